@@ -1,0 +1,69 @@
+"""Dovetail joins unbounded streams on any comparison, over sliding windows, in order.
+
+This module is the front door: everything public is here, and nothing inside the package imports it.
+"""
+
+__all__ = [
+    "END_OF_SOURCE",
+    "DataError",
+    "Delivery",
+    "DovetailError",
+    "Flow",
+    "FlowError",
+    "LateError",
+    "Options",
+    "PredicateError",
+    "Result",
+    "SchemaError",
+    "SinkError",
+    "SourceError",
+    "Stream",
+    "TimeError",
+    "UnsupportedError",
+    "UserFunctionError",
+    "WindowError",
+    "WindowJoin",
+    "__version__",
+    "call",
+    "col",
+    "collect",
+    "csv",
+    "last",
+    "left",
+    "lit",
+    "memory",
+    "null",
+    "parquet",
+    "right",
+    "show",
+    "sink",
+    "source",
+    "state",
+    "synthetic",
+    "udf",
+]
+
+from . import state
+from .config import Options
+from .engine import Flow, Result, Stream
+from .errors import (
+    DataError,
+    DovetailError,
+    FlowError,
+    LateError,
+    PredicateError,
+    SchemaError,
+    SinkError,
+    SourceError,
+    TimeError,
+    UnsupportedError,
+    UserFunctionError,
+    WindowError,
+)
+from .ingest import call, collect, csv, memory, null, parquet, show, sink, source, synthetic
+from .operators.contracts import END_OF_SOURCE, Delivery
+from .operators.expressions import col, left, lit, right, udf
+from .operators.window_join import WindowJoin
+from .operators.windows import last
+
+__version__ = "0.1.0"

@@ -1,0 +1,73 @@
+"""What can be tuned, in one place: each option with its unit, its default and the reason for it.
+
+An option comes from the environment (`DOVETAIL_BATCH_ROWS=4096`) or from an argument
+(`flow.run(options=dt.Options(batch_rows=4096))`); the argument wins. No option changes a result.
+"""
+
+__all__ = ["Options"]
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+from .errors import FlowError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Limits on batch sizes and memory. Docs: `docs/architecture.md`, "Options".
+
+    >>> Options(batch_rows=10).batch_rows
+    10
+    >>> Options(batch_rows=0)
+    Traceback (most recent call last):
+        ...
+    dovetail.errors.FlowError: option batch_rows must be at least 1, not 0
+    """
+
+    batch_rows: int = 65_536
+    """Rows, at most, that a step takes at once. 64k rows of a few columns stay inside a core's L2 cache
+    while the cost of a batch in Python (some 50 µs) falls below a nanosecond a row."""
+
+    out_rows: int = 65_536
+    """Rows, at most, in a batch that a join emits. A step with many matches answers in slices, so that
+    memory is bound by this and not by the number of matches."""
+
+    hold_bytes: int = 1 << 30
+    """Bytes that may wait for a slower source before the ones ahead of it are no longer read. Large
+    enough for a source that stutters, small beside the memory of a machine."""
+
+    poll_seconds: float = 0.01
+    """Seconds between two looks at sources that have nothing now. Short beside what a person notices,
+    long beside the cost of a look."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value, least = getattr(self, field.name), 0 if field.name == "poll_seconds" else 1
+            if not isinstance(value, int | float) or isinstance(value, bool):
+                raise FlowError(f"option {field.name} must be a number, not {value!r}")
+            if value < least:
+                raise FlowError(f"option {field.name} must be at least {least}, not {value!r}")
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> "Options":
+        """Read `DOVETAIL_<NAME>` for each option.
+
+        >>> Options.from_environment({"DOVETAIL_OUT_ROWS": "100"}).out_rows
+        100
+        """
+        environment = os.environ if environment is None else environment
+        given = {}
+        for field in fields(cls):
+            text = environment.get(f"DOVETAIL_{field.name.upper()}")
+            if text is None:
+                continue
+            kind = float if field.type is float else int
+            try:
+                given[field.name] = kind(text.replace("_", ""))
+            except ValueError:
+                raise FlowError(
+                    f"DOVETAIL_{field.name.upper()}={text!r} is not a number; "
+                    f"the default is {field.default!r}"
+                ) from None
+        return cls(**given)

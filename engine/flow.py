@@ -1,0 +1,476 @@
+"""The public face of a flow: `Flow` and `Stream`. Writing a flow checks everything and runs nothing.
+
+Each method adds a frozen node to the graph after checking what can be checked now: names, types, predicates,
+windows, sources that are there, sinks that can be written. `Flow.run` hands the graph to `plan` and `run`.
+"""
+
+__all__ = ["Flow", "Stream"]
+
+import math
+import os
+import re
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import pyarrow as pa
+
+from ..config import Options
+from ..errors import FlowError, SchemaError, UnsupportedError, UserFunctionError, nearest
+from ..operators.binding import bind, bind_predicate
+from ..operators.contracts import Sink, Source
+from ..operators.expressions import Column, Expression, caller
+from ..operators.join import JoinSpec, empty_batch, output_fields
+from ..operators.steps import Map, computed_type
+from ..operators.times import Duration, TimeDomain, domain_of, parse_duration
+from .explain import Explanation, explain
+from .graph import (
+    ComputeNode,
+    FilterNode,
+    JoinNode,
+    LateNode,
+    MapNode,
+    Node,
+    Rate,
+    ReadNode,
+    UnionNode,
+    WriteNode,
+)
+from .result import Result
+from .run import Status, run
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+class Flow:
+    """A dataflow: sources, steps and sinks, written down and then run.
+
+    Examples
+    --------
+    >>> import dovetail as dt
+    >>> from dovetail import left, right
+    >>> flow = dt.Flow("fares")
+    >>> asks = flow.read(dt.memory({"t": [1, 2, 4], "ask": [10, 30, 20]}), name="asks", time="t")
+    >>> bids = flow.read(dt.memory({"t": [2, 3, 5], "bid": [11, 29, 25]}), name="bids", time="t")
+    >>> deals = asks.join(bids, on=left.ask <= right.bid, window=dt.last(time=3), name="deals")
+    >>> found = deals.write(dt.collect())
+    >>> result = flow.run()
+    >>> found.table().select(["ask", "bid"]).to_pydict()
+    {'ask': [10, 10, 20, 20], 'bid': [11, 29, 29, 25]}
+    >>> result.late
+    0
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = _checked_name(name, "Flow")
+        self._nodes: dict[str, Node] = {}
+
+    def __repr__(self) -> str:
+        return f"Flow({self.name!r}, {len(self._nodes)} steps)"
+
+    def read(
+        self, source: Source, *, name: str | None = None, time: str | None = None, delay: Any = None,
+        idle: Any = None, max_ahead: Any = None, rate: Any = None,
+    ) -> "Stream":  # fmt: skip
+        """Read a source.
+
+        Parameters
+        ----------
+        source
+            Such as `dt.parquet("trips/")`, `dt.memory(table)`, or one of your own (`dt.source`).
+        name
+            For plans, counts and messages.
+        time
+            The column with the event time: a timestamp, a date or an integer. Without, rows stand in the order
+            in which they are read.
+        delay
+            How far a row may lie behind the greatest time before it; one further behind is late. A duration, or a
+            number in the unit of an integer time column.
+        idle
+            After this long a silent source no longer holds the others back; what it brings then may be late.
+        max_ahead
+            A row further than this past the greatest time before it is an error.
+        rate
+            Pace a replay: rows a second, or `"2x"` for twice the speed of its event time.
+        """
+        what = f"read {name!r}" if name else "read"
+        if not hasattr(type(source), "reader"):
+            hint = f"; write dt.parquet({source!r})" if isinstance(source, str | os.PathLike) else ""
+            raise FlowError(f"{what}: {source!r} is not a source{hint} ({caller()})")
+        step = self._name(name, "read")
+        schema = source.schema
+        doubled = sorted({n for n in schema.names if schema.names.count(n) > 1})
+        if doubled:
+            raise SchemaError(f"read {step!r}: the source has two columns named {doubled[0]!r}; rename one")
+        domain = _time_domain(schema, time, f"read {step!r}")
+        pace = _rate(rate, domain, f"read {step!r}")
+        if domain is None:
+            for option, value in (("delay", delay), ("max_ahead", max_ahead), ("idle", idle)):
+                if value is not None:
+                    raise FlowError(f"read {step!r}: {option}={value!r} means nothing without time=…")
+        node = ReadNode(
+            name=step, inputs=(), schema=schema, domain=domain, where=caller(), source=source, time=time,
+            delay=_duration(domain, delay, f"read {step!r}: delay") or 0,
+            max_ahead=_duration(domain, max_ahead, f"read {step!r}: max_ahead"),
+            idle=None if idle is None else float(_positive(parse_duration(idle, f"read {step!r}: idle"), idle, step)),
+            rate=pace,
+        )  # fmt: skip
+        return self._add(node)
+
+    def run(
+        self, *, workers: int = 1, checkpoint: Any = None, every: Any = "1s", options: Options | None = None,
+        progress: Callable[[Status], None] | None = None,
+    ) -> Result:  # fmt: skip
+        """Run the flow until its sources end, or until Ctrl-C; return what was done.
+
+        Parameters
+        ----------
+        workers
+            Processes to use; this version runs in one.
+        checkpoint
+            Not in this version: a crash ends the job.
+        every
+            How often sinks show what they have been given (they also do so at the end).
+        options
+            Limits on batch sizes and memory; by default from the environment.
+        progress
+            Called about twice a second with a `Status`.
+        """
+        if checkpoint is not None:
+            raise UnsupportedError(
+                f"flow {self.name!r}: checkpoint={checkpoint!r} is not in this version; leave it out, and a crash "
+                "ends the job (files that were written are whole)"
+            )
+        if workers != 1 or isinstance(workers, bool):
+            raise UnsupportedError(f"flow {self.name!r}: workers={workers!r}; this version runs in one process")
+        seconds = float(parse_duration(every, f"flow {self.name!r}: every"))
+        return run(self.name, self._sinks(), options or Options.from_environment(), seconds, progress)
+
+    def explain(self) -> Explanation:
+        """Return the plan as text; `.mermaid()` draws it, and notebooks show the drawing."""
+        return explain(self.name, list(self._nodes.values()))
+
+    def _repr_markdown_(self) -> str:
+        return self.explain()._repr_markdown_()
+
+    def _sinks(self) -> list[WriteNode]:
+        sinks = [node for node in self._nodes.values() if isinstance(node, WriteNode)]
+        if not sinks:
+            raise FlowError(f"flow {self.name!r} writes nothing, so there is nothing to run; add .write(dt.show())")
+        return sinks
+
+    def _name(self, name: str | None, kind: str) -> str:
+        if name is None:
+            number = 1
+            while f"{kind}-{number}" in self._nodes:
+                number += 1
+            return f"{kind}-{number}"
+        _checked_name(name, kind)
+        if name in self._nodes:
+            raise FlowError(f"{kind} {name!r}: there is a step of this name already ({self._nodes[name].where})")
+        return name
+
+    def _add(self, node: Node) -> "Stream":
+        self._nodes[node.name] = node
+        return Stream(self, node)
+
+
+class Stream:
+    """A sequence of rows: what leaves a step. Methods give new streams; nothing is changed in place."""
+
+    def __init__(self, flow: Flow, node: Node) -> None:
+        self._flow, self._node = flow, node
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns."""
+        if not self._schema_known:
+            raise SchemaError(
+                f"{self._node.label} has no schema until its first result, since its function cannot answer for an "
+                f"empty batch; only .write can follow it so. Pass schema=… to .map ({caller()})"
+            )
+        return self._node.schema
+
+    @property
+    def _schema_known(self) -> bool:
+        return not isinstance(self._node, MapNode) or self._node.known
+
+    @property
+    def name(self) -> str:
+        """The step that it leaves."""
+        return self._node.name
+
+    def __repr__(self) -> str:
+        return f"<Stream {self.name!r}: {', '.join(f'{f.name} {f.type}' for f in self._node.schema)}>"
+
+    @property
+    def late(self) -> "Stream":
+        """The rows of this source that came too late, in the order in which they came, without event time."""
+        node = self._node
+        if not isinstance(node, ReadNode) or node.time is None:
+            what = "has no time column, so nothing is late" if isinstance(node, ReadNode) else "is not a source"
+            raise FlowError(f".late of {node.label}: it {what}; take it from the stream that flow.read(time=…) returns")
+        name = f"{node.name}.late"
+        if name in self._flow._nodes:
+            return Stream(self._flow, self._flow._nodes[name])
+        return self._flow._add(LateNode(name=name, inputs=(node,), schema=node.schema, domain=None, where=caller()))
+
+    def filter(self, predicate: Expression, *, name: str | None = None) -> "Stream":
+        """Keep the rows for which a predicate on `dt.col` holds."""
+        step = self._flow._name(name, "filter")
+        if not isinstance(predicate, Expression):
+            raise FlowError(f'filter {step!r}: {predicate!r} is not a predicate; write dt.col("x") > 3 ({caller()})')
+        bound = bind_predicate(predicate, {"": self.schema}, f"filter {step!r}")
+        return self._next(FilterNode, step, self.schema, predicate=bound)
+
+    def select(self, *columns: Any, name: str | None = None, **computed: Any) -> "Stream":
+        """Keep these columns, in this order; `new=expression` computes one."""
+        step = self._flow._name(name, "select")
+        wanted = list(columns[0]) if len(columns) == 1 and isinstance(columns[0], list | tuple) else list(columns)
+        made: dict[str, Any] = {}
+        for column in wanted:
+            key = column.name if isinstance(column, Column) else column
+            if not isinstance(key, str):
+                raise FlowError(f"select {step!r}: {column!r} is not a column's name; compute one as new=… ({caller()})")
+            if key not in self.schema.names:
+                raise SchemaError(f"select {step!r}: there is no column {key!r}; {nearest(key, self.schema.names)}")
+            if key in made:
+                raise SchemaError(f"select {step!r}: column {key!r} is named twice")
+            made[key] = key
+        if not made and not computed:
+            raise FlowError(f"select {step!r}: name at least one column ({caller()})")
+        return self._compute(step, "select", {**made, **self._bound(computed, f"select {step!r}")})
+
+    def with_columns(self, *, name: str | None = None, **computed: Any) -> "Stream":
+        """Add columns, or replace those of the same name: `with_columns(net=dt.col("gross") - dt.col("tax"))`."""
+        step = self._flow._name(name, "with_columns")
+        if not computed:
+            raise FlowError(f"with_columns {step!r}: name at least one column, as in total=… ({caller()})")
+        kept: dict[str, Any] = {n: n for n in self.schema.names}
+        return self._compute(step, "with_columns", {**kept, **self._bound(computed, f"with_columns {step!r}")})
+
+    def map(self, fn: Callable[[pa.RecordBatch], Any], schema: pa.Schema | None = None, *, name: str | None = None) -> "Stream":
+        """Hand each batch to a function that returns a RecordBatch, with the same or another number of rows.
+
+        Without `schema` it is taken from what the function makes of an empty batch, now, or if it cannot do that,
+        of its first batch; then only `write` can follow. It is held to it. If the stream has event time and the
+        function returns another number of rows, the result must keep the time column.
+        """
+        step = self._flow._name(name, "map")
+        if not callable(fn):
+            raise FlowError(f"map {step!r}: {fn!r} is not a function ({caller()})")
+        if schema is not None and not isinstance(schema, pa.Schema):
+            raise FlowError(f"map {step!r}: schema={schema!r} is not a pyarrow.Schema ({caller()})")
+        promised = schema is not None
+        if schema is None:
+            schema = _schema_of(fn, self.schema, f"map {step!r}")
+        known = schema is not None
+        schema = schema if schema is not None else pa.schema([])
+        time = self._time_column()
+        kept = time if time in schema.names and schema.field(time).type == self.schema.field(time).type else None
+        return self._next(MapNode, step, schema, fn=fn, promised=promised, known=known, time=kept)
+
+    def union(self, *others: "Stream", name: str | None = None) -> "Stream":
+        """Put streams of one schema together, by time; at equal times this one's rows come first."""
+        step = self._flow._name(name, "union")
+        if not others:
+            raise FlowError(f"union {step!r}: give at least one other stream ({caller()})")
+        domain = self._node.domain
+        for other in others:
+            self._same_flow(other, f"union {step!r}")
+            if not other.schema.equals(self.schema):
+                raise SchemaError(f"union {step!r}: {_schema_difference(self, other)}")
+            if (other._node.domain is None) != (domain is None):
+                raise SchemaError(f"union {step!r}: one stream has a time column and another has none; read all with time=…")
+            if domain is not None and other._node.domain is not None:
+                domain = domain.finer(other._node.domain, f"union {step!r}")
+        streams = (self, *others)
+        for stream in streams:
+            stream._needs_order(f"union {step!r}")
+        inputs = tuple(stream._node for stream in streams)
+        node = UnionNode(name=step, inputs=inputs, schema=self.schema, domain=domain, where=caller())
+        return self._flow._add(node)
+
+    def join(
+        self, other: "Stream", *, on: Any = None, window: Any = None, how: str = "inner", suffix: str = "_right",
+        index: str = "auto", layout: str = "auto", ordered: bool = True, name: str | None = None,
+    ) -> "Stream":  # fmt: skip
+        """Join with another stream: `on` any comparison of `left` and `right`, inside a sliding window.
+
+        Parameters
+        ----------
+        other
+            The right side. The same `Stream` object is a self-join: (a, b) and (b, a), never (a, a).
+        on
+            A predicate, or a list of them that must all hold.
+        window
+            `dt.last(…)` for both sides, or a pair: what is kept of the left, what is kept of the right.
+        how
+            "inner"; the only one in this version.
+        suffix
+            Put behind a right column's name that the left has too.
+        index
+            "auto", "nested", "hash" or "sorted". It never changes a result.
+        layout
+            "auto"; layouts divide a join over several processes, and this version runs in one.
+        ordered
+            False allows results in any order; only sinks and steps without state may follow.
+        """
+        step = self._flow._name(name, "join")
+        where = f"join {step!r}"
+        self._same_flow(other, where)
+        if how != "inner":
+            raise UnsupportedError(f'{where}: how={how!r} is not in this version; use how="inner"')
+        if layout != "auto":
+            raise UnsupportedError(f'{where}: layout={layout!r} is not in this version; use layout="auto"')
+        schemas = {"left": self.schema, "right": other.schema}
+        domains = {"left": self._node.domain, "right": other._node.domain}
+        for stream in (self, other):
+            stream._needs_order(where)
+        itself = other is self or other._node is self._node
+        spec = JoinSpec.check(where, schemas, on, window, domains, index=index, suffix=suffix, self_join=itself,
+                              ordered=bool(ordered))  # fmt: skip
+        schema = pa.schema([field for _, _, field in output_fields(spec)])
+        inputs = (self._node,) if itself else (self._node, other._node)
+        node = JoinNode(name=step, inputs=inputs, schema=schema, domain=spec.time, where=caller(), spec=spec,
+                        ordered=spec.ordered)  # fmt: skip
+        return self._flow._add(node)
+
+    def write(self, sink: Sink, *, name: str | None = None) -> Any:
+        """Send the rows to a sink; return the sink."""
+        step = self._flow._name(name, "write")
+        if not hasattr(type(sink), "writer"):
+            raise FlowError(f"write {step!r}: {sink!r} is not a sink; write dt.parquet(…), dt.show() or dt.collect() ({caller()})")
+        if self._schema_known:
+            sink.check(self.schema)
+        self._not_its_own_input(sink, step)
+        if any(isinstance(node, WriteNode) and node.sink is sink for node in self._flow._nodes.values()):
+            raise FlowError(f"write {step!r}: this {sink.describe()} is written already; make another one ({caller()})")
+        self._next(WriteNode, step, self._node.schema, sink=sink)
+        return sink
+
+    def _not_its_own_input(self, sink: Any, step: str) -> None:
+        """Refuse to write into a folder that the flow reads: it would be emptied, or read its own results."""
+        path = getattr(sink, "path", None)
+        for node in self._flow._nodes.values():
+            read = getattr(node.source, "path", None) if isinstance(node, ReadNode) else None
+            if path and read and os.path.abspath(path) == os.path.abspath(read):
+                raise FlowError(f"write {step!r}: {path!r} is also what {node.label} reads; write somewhere else")
+
+    def _bound(self, computed: dict[str, Any], where: str) -> dict[str, Any]:
+        bound = {}
+        for key, value in computed.items():
+            expression = value if isinstance(value, Expression) else None
+            if expression is None:
+                raise FlowError(f'{where}: {key}={value!r} is not an expression; write dt.col("x") + 1 or dt.lit(1)')
+            bound[key] = bind(expression, {"": self.schema}, where)
+        return bound
+
+    def _compute(self, step: str, verb: str, columns: dict[str, Any]) -> "Stream":
+        fields = []
+        for key, made in columns.items():
+            kind = self.schema.field(made).type if isinstance(made, str) else computed_type(made, self.schema)
+            fields.append(pa.field(key, kind))
+        return self._next(ComputeNode, step, pa.schema(fields), columns=columns, verb=verb)
+
+    def _next(self, kind: type, step: str, schema: pa.Schema, **more: Any) -> "Stream":
+        node = self._node
+        return self._flow._add(kind(name=step, inputs=(node,), schema=schema, domain=node.domain,
+                                    ordered=node.ordered, where=caller(), **more))  # fmt: skip
+
+    def _time_column(self) -> str | None:
+        """Return the column that still has the event time, as far as it can be known."""
+        node = self._node
+        while not isinstance(node, ReadNode):
+            if isinstance(node, ComputeNode):
+                read = Stream(self._flow, node.inputs[0])._time_column()
+                return next((k for k, made in node.columns.items() if made == read or _is_column(made, read)), None)
+            if isinstance(node, MapNode):
+                return node.time
+            if isinstance(node, JoinNode | LateNode):
+                return None
+            node = node.inputs[0]
+        return node.time
+
+    def _same_flow(self, other: Any, where: str) -> None:
+        if not isinstance(other, Stream):
+            raise FlowError(f"{where}: {other!r} is not a stream; read it first, with flow.read(…) ({caller()})")
+        if other._flow is not self._flow:
+            raise FlowError(f"{where}: the streams belong to two flows, {self._flow.name!r} and {other._flow.name!r}")
+
+    def _needs_order(self, where: str) -> None:
+        if not self._node.ordered:
+            raise FlowError(
+                f"{where}: {self._node.label} comes from a join with ordered=False, whose results have no order to "
+                "go by; leave ordered=False out there"
+            )
+
+
+def _schema_of(fn: Callable[[pa.RecordBatch], Any], given: pa.Schema, where: str) -> pa.Schema | None:
+    """Ask a function what it makes of no rows; None if it cannot say, or says it only in part."""
+    try:
+        schema = Map.call(fn, empty_batch(given), where).schema
+    except UserFunctionError:
+        return None
+    return None if any(pa.types.is_null(field.type) for field in schema) else schema
+
+
+def _is_column(made: Any, name: str | None) -> bool:
+    return not isinstance(made, str) and made.op == "column" and made.value[1] == name
+
+
+def _checked_name(name: Any, kind: str) -> str:
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise FlowError(
+            f"{kind}: {name!r} is not a name; use letters, digits, '.', '_' and '-', at most 64, not starting with a sign"
+        )
+    return name
+
+
+def _time_domain(schema: pa.Schema, time: Any, where: str) -> TimeDomain | None:
+    if time is None:
+        return None
+    if time not in schema.names:
+        raise SchemaError(f"{where}: there is no column {time!r} for time=; {nearest(str(time), schema.names)}")
+    domain = domain_of(schema.field(time).type)
+    if domain is None:
+        raise SchemaError(
+            f"{where}: column {time!r} is {schema.field(time).type}; a time is a timestamp, a date or an integer"
+        )
+    return domain
+
+
+def _duration(domain: TimeDomain | None, value: Any, what: str) -> Duration | None:
+    return None if value is None or domain is None else domain.duration(value, what)
+
+
+def _positive(seconds: Fraction, value: Any, step: str) -> Fraction:
+    if seconds <= 0:
+        raise FlowError(f"read {step!r}: idle={value!r} must be longer than nothing")
+    return seconds
+
+
+def _rate(rate: Any, domain: TimeDomain | None, where: str) -> Rate | None:
+    if rate is None:
+        return None
+    if isinstance(rate, str) and (match := re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*x\s*", rate)):
+        if domain is None or domain.ticks is None:
+            raise FlowError(f"{where}: rate={rate!r} needs a timestamp as time=…; give rows a second")
+        if Fraction(match[1]) > 0:
+            return Rate(speed=Fraction(match[1]))
+    elif isinstance(rate, int | float) and not isinstance(rate, bool) and 0 < rate < math.inf:
+        return Rate(rows=float(rate))
+    raise FlowError(f'{where}: rate={rate!r} is not a pace; write 10_000 for rows a second, or "2x"')
+
+
+def _schema_difference(a: Stream, b: Stream) -> str:
+    for field in a.schema:
+        if field.name not in b.schema.names:
+            return f"{b.name!r} has no column {field.name!r}, which {a.name!r} has; select the same columns of both"
+        got = b.schema.field(field.name).type
+        if got != field.type:
+            return f"column {field.name!r} is {field.type} in {a.name!r} and {got} in {b.name!r}; cast one of them"
+    extra = [name for name in b.schema.names if name not in a.schema.names]
+    if extra:
+        return f"{a.name!r} has no column {extra[0]!r}, which {b.name!r} has; select the same columns of both"
+    return f"{a.name!r} and {b.name!r} have the same columns in another order; use .select({a.schema.names})"

@@ -1,0 +1,360 @@
+"""A flow in one process: read a batch, hand it through the graph, again, until the sources end.
+
+Which source is read next decides how much is held: of the sources that can hold each other back (a *group*) the one
+whose watermark is lowest goes first, so that what is ahead waits in its source and not in memory. A source that has
+nothing now is passed over; then the others may run ahead of it by `hold_bytes` and no further. A silent source with
+`idle=` that could have been read, and was not held back, for so long stops counting.
+
+The clock is an argument, and everything decided with it is a plain function here (`next_source`, `idle_floor`,
+`due_in`), so that tests need no waiting.
+"""
+
+__all__ = ["Status", "run"]
+
+import contextlib
+import os
+import signal
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+import pyarrow as pa
+
+from ..batch import END, START, Batch, Watermark
+from ..config import Options
+from ..errors import DovetailError
+from ..operators.times import TimeDomain
+from .graph import LateNode, MapNode, Node, Rate, WriteNode, reachable
+from .plan import needed_columns, source_groups
+from .result import Result, StepReport
+from .tasks import ReadTask, SinkTask, Task, explained, make_task
+
+PROGRESS_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class Status:
+    """A look at a running flow."""
+
+    flow: str
+    seconds: float
+    rows_in: int
+    rows_out: int
+    late: int
+    watermark: str
+    held_bytes: int
+
+
+@dataclass
+class SourceState:
+    """What deciding needs to know about a source."""
+
+    task: ReadTask
+    silent_since: float | None = None
+    opened: float = 0.0
+    first_time: int | None = None
+    rows_read: int = 0
+
+    @property
+    def mark(self) -> Fraction | float:
+        """How far the source is, in seconds, or in the unit of an integer time column."""
+        mark, domain = self.task.watermark, self.task.node.domain
+        if not isinstance(mark, int) or domain is None or domain.ticks is None:
+            return mark if isinstance(mark, float) else Fraction(mark)
+        return Fraction(mark) / domain.ticks
+
+
+def next_source(group: Sequence[SourceState], tried: set[int], waits: Callable[[SourceState], bool]) -> SourceState | None:
+    """Choose which source of a group to read: the one furthest behind that may be read now.
+
+    Without event time every mark is the same; the one that has brought fewest rows goes first.
+    """
+    able = [s for s in group if not s.task.ended and id(s) not in tried and not waits(s)]
+    return min(able, key=lambda s: (s.mark, s.rows_read), default=None)
+
+
+def idle_floor(group: Sequence[SourceState], silent: SourceState) -> Watermark:
+    """Up to where a silent source promises that nothing will come: just past what the others wait for.
+
+    One unit past the least watermark of those that still bring rows, so that rows at that very time go on as well;
+    when none does, past the greatest time that any of them has shown.
+    """
+    others = [s for s in group if s is not silent and s.task.order is not None]
+    active = [s for s in others if not s.task.ended and s.silent_since is None]
+    domain = silent.task.node.domain
+    assert domain is not None
+    if active:
+        marks = [_in_domain(s.task.watermark, s.task.node.domain, domain) for s in active]
+    else:
+        shown = [(s.task.order.greatest, s.task.node.domain) for s in others if s.task.order]
+        marks = [max((_in_domain(m, d, domain) for m, d in shown if m is not None), default=START)]
+    least = min(marks)
+    return least + 1 if isinstance(least, int) else least
+
+
+def _in_domain(mark: Watermark, source: TimeDomain | None, target: TimeDomain) -> Watermark:
+    if not isinstance(mark, int) or source is None or source.ticks is None or target.ticks is None:
+        return mark
+    return int(Fraction(mark) / source.ticks * target.ticks // 1)
+
+
+def due_in(rate: Rate, rows: int, elapsed: float, event_seconds: float) -> float:
+    """Return for how long a paced source must still wait before its next batch."""
+    if rate.rows is not None:
+        return rows / rate.rows - elapsed
+    assert rate.speed is not None
+    return event_seconds / float(rate.speed) - elapsed
+
+
+class _Interrupt:
+    """Ctrl-C asks the run to stop between two batches; a second one stops it wherever it is."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self.before: Any = None
+
+    def __enter__(self) -> "_Interrupt":
+        if threading.current_thread() is threading.main_thread():
+            self.before = signal.signal(signal.SIGINT, self._ask)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.before is not None:
+            signal.signal(signal.SIGINT, self.before)
+
+    def _ask(self, *_: object) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+
+
+@dataclass
+class _Graph:
+    """Tasks, and where each one's batches go."""
+
+    tasks: list[Task]
+    consumers: dict[int, list[tuple[Task, int]]] = field(default_factory=dict)
+    late: dict[int, list[tuple[Task, int]]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, sinks: Sequence[WriteNode], options: Options) -> "_Graph":
+        needed = needed_columns(sinks)
+        nodes = reachable(list(sinks))
+        by_node = {id(node): make_task(node, needed[id(node)], options) for node in nodes}
+        graph = cls(list(by_node.values()))
+        for node in nodes:
+            for port, before in enumerate(node.inputs):
+                table = graph.late if isinstance(node, LateNode) else graph.consumers
+                table.setdefault(id(by_node[id(before)]), []).append((by_node[id(node)], port))
+        return graph
+
+    def push(self, task: Task, batch: Batch) -> None:
+        """Hand a batch to everything behind a task, depth first: each result goes on before the next is made."""
+        for consumer, port in self.consumers.get(id(task), ()):
+            for out in self._take(consumer, port, batch):
+                self.push(consumer, out)
+
+    def push_late(self, task: ReadTask, batch: Batch) -> None:
+        """Hand on late rows (and the end) of a source to who asked for them."""
+        for consumer, port in self.late.get(id(task), ()):
+            for out in self._take(consumer, port, batch):
+                self.push(consumer, out)
+
+    @staticmethod
+    def _take(task: Task, port: int, batch: Batch) -> Iterator[Batch]:
+        try:
+            yield from task.take(port, batch)
+        except DovetailError as error:
+            raise explained(error, task.node) from error
+        except (pa.ArrowException, MemoryError, OverflowError) as error:
+            raise DovetailError(f"{task.node.label}: {type(error).__name__}: {error}") from error
+
+
+class Runner:
+    """One run. `step` does one round, so that tests can look between two of them."""
+
+    def __init__(
+        self, name: str, sinks: Sequence[WriteNode], options: Options, every: float,
+        progress: Callable[[Status], None] | None = None, clock: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:  # fmt: skip
+        self.name, self.options, self.every, self.progress = name, options, every, progress
+        self.clock, self.pause = clock, pause
+        self.graph = _Graph.of(sinks, options)
+        reads = {id(task.node): SourceState(task) for task in self.graph.tasks if isinstance(task, ReadTask)}
+        self.groups = [[reads[id(node)] for node in group] for group in source_groups(sinks)]
+        self.sinks = [task for task in self.graph.tasks if isinstance(task, SinkTask)]
+        self.lineage = f"{name}-{uuid.uuid4().hex[:12]}"
+        self.started = self.committed = self.shown = clock()
+
+    def open(self) -> None:
+        """Open every source and sink."""
+        for task in self.graph.tasks:
+            with self._told(task.node):
+                if isinstance(task, ReadTask):
+                    task.reader = task.node.source.reader(task.columns)
+                elif isinstance(task, SinkTask):
+                    before = task.node.inputs[0]
+                    known = not isinstance(before, MapNode) or before.known
+                    task.open(task.node.schema if known else None, self.lineage)
+        for state in self._sources():
+            state.opened = self.clock()
+
+    def finished(self) -> bool:
+        """Tell whether every source has ended."""
+        return all(state.task.ended for state in self._sources())
+
+    def round(self) -> bool:
+        """Read one batch from each group; return False if there was nothing anywhere."""
+        worked = [self._read_one(group) for group in self.groups]
+        now = self.clock()
+        if now - self.committed >= self.every:
+            self.commit()
+            self.committed = now
+        if self.progress is not None and now - self.shown >= PROGRESS_SECONDS:
+            self.progress(self.status())
+            self.shown = now
+        return any(worked)
+
+    def commit(self, *, last: bool = False) -> None:
+        """Let every sink show what it was given."""
+        for task in self.sinks:
+            with self._told(task.node):
+                task.commit(last=last)
+
+    def close(self, *, failed: bool) -> None:
+        """Close everything; after a failure drop what no one has seen."""
+        with contextlib.ExitStack() as stack:
+            for task in self.graph.tasks:
+                end = task.reader if isinstance(task, ReadTask) else task.writer if isinstance(task, SinkTask) else None
+                if end is None:
+                    continue
+                stack.callback(self._close_one, task.node, end)
+                if failed and isinstance(task, SinkTask) and task.writer is not None:
+                    stack.callback(task.writer.abort)
+
+    def status(self) -> Status:
+        """Look at the run."""
+        reads = [state.task for state in self._sources()]
+        behind = min((s for s in self._sources() if s.task.order), key=lambda s: s.mark, default=None)
+        return Status(
+            self.name, self.clock() - self.started, sum(t.rows_in for t in reads),
+            sum(t.rows_in for t in self.sinks), sum(t.late for t in reads),
+            _shown(behind.task) if behind else "none", sum(t.held_bytes for t in self.graph.tasks),
+        )  # fmt: skip
+
+    def result(self, outcome: str) -> Result:
+        """Report what was done."""
+        steps = {
+            task.node.name: StepReport(
+                task.node.name, task.node.kind, task.rows_in, task.rows_out, task.late, _shown(task), task.held_bytes)
+            for task in self.graph.tasks
+        }  # fmt: skip
+        return Result(self.name, outcome, self.clock() - self.started, steps)
+
+    def _sources(self) -> list[SourceState]:
+        return [state for group in self.groups for state in group]
+
+    def _read_one(self, group: list[SourceState]) -> bool:
+        """Read from the first source of a group that has something."""
+        tried: set[int] = set()
+        full = len(group) > 1 and sum(t.waiting_bytes for t in self.graph.tasks) > self.options.hold_bytes
+        lowest = min((s.mark for s in group if not s.task.ended), default=END)
+
+        def waits(state: SourceState) -> bool:
+            if full and state.mark > lowest:
+                return True  # what is ahead of the slowest source is held in its source, not in memory
+            return self._paced(state) > 0
+
+        while (state := next_source(group, tried, waits)) is not None:
+            tried.add(id(state))
+            if self._read(state, group):
+                return True
+        return False
+
+    def _paced(self, state: SourceState) -> float:
+        rate, domain = state.task.node.rate, state.task.node.domain
+        if rate is None:
+            return 0.0
+        event = 0.0
+        order = state.task.order
+        if rate.speed is not None and order is not None and order.greatest is not None and domain and domain.ticks:
+            if state.first_time is None:
+                state.first_time = order.greatest
+            event = float(Fraction(order.greatest - state.first_time) / domain.ticks)
+        return due_in(rate, state.rows_read, self.clock() - state.opened, event)
+
+    def _read(self, state: SourceState, group: list[SourceState]) -> bool:
+        task = state.task
+        with self._told(task.node):
+            batch = task.read()
+        if batch is None:
+            return self._silent(state, group)
+        state.silent_since = None
+        state.rows_read = task.rows_in
+        if task.late_rows is not None:
+            self.graph.push_late(task, Batch(task.late_rows, None, START))
+            task.late_rows = None
+        if batch.watermark == END:
+            self.graph.push_late(task, Batch(batch.data.slice(0, 0), None, END))
+        self.graph.push(task, batch)
+        return True
+
+    def _silent(self, state: SourceState, group: list[SourceState]) -> bool:
+        """A source had nothing when it was asked; after `idle` seconds of that it no longer holds others back."""
+        now = self.clock()
+        if state.silent_since is None:
+            state.silent_since = now
+        idle = state.task.node.idle
+        if idle is None or now - state.silent_since < idle or state.task.order is None:
+            return False
+        batch = state.task.advance(idle_floor(group, state))
+        if batch is None:
+            return False
+        self.graph.push(state.task, batch)
+        return True
+
+    @contextlib.contextmanager
+    def _told(self, node: Node) -> Iterator[None]:
+        try:
+            yield
+        except DovetailError as error:
+            raise explained(error, node) from error
+
+    def _close_one(self, node: Node, end: Any) -> None:
+        with self._told(node):
+            end.close()
+
+
+def _shown(task: Task) -> str:
+    domain = task.node.domain
+    return domain.show(task.watermark) if domain else ("end" if task.watermark == END else "none")
+
+
+def run(
+    name: str, sinks: Sequence[WriteNode], options: Options, every: float, progress: Callable[[Status], None] | None
+) -> Result:
+    """Run a flow to its end, or until Ctrl-C."""
+    runner = Runner(name, sinks, options, every, progress)
+    failed = True
+    try:
+        with _Interrupt() as interrupt:
+            runner.open()
+            while not runner.finished() and not interrupt.asked:
+                if not runner.round():
+                    runner.pause(options.poll_seconds)
+            outcome = "stopped" if interrupt.asked else "finished"
+            runner.commit(last=True)
+        failed = False
+    except DovetailError as error:
+        error.add_note(f"The output of flow {name!r} is incomplete; files that were written are whole.")
+        raise
+    finally:
+        runner.close(failed=failed)
+    if progress is not None:
+        progress(runner.status())
+    return runner.result(outcome)

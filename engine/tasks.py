@@ -1,0 +1,304 @@
+"""The running half of each node: batches in, batches out, counted. No clock, and no I/O but that of sources and sinks.
+
+A task has one method for a batch on one of its inputs, `take`, which yields what leaves. Batches carry the watermark,
+and the end of a stream is the watermark `END`; so there is no other signal, and a task is done when what it has
+yielded says so. The run pulls what a task yields one batch at a time and hands it on before it pulls the next: a
+join with a million results for a step never holds more than a slice of them.
+"""
+
+__all__ = ["ReadTask", "SinkTask", "Task", "make_task"]
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from ..batch import END, START, Batch, Watermark
+from ..config import Options
+from ..errors import DovetailError
+from ..operators.contracts import END_OF_SOURCE, Reader, Writer
+from ..operators.join import JoinDriver, Step, empty_batch
+from ..operators.sequencer import Merger, SourceOrder, concat
+from ..operators.steps import Compute, Filter, Map
+from ..operators.times import rescale, times_of
+from .graph import ComputeNode, FilterNode, JoinNode, LateNode, MapNode, Node, ReadNode, UnionNode, WriteNode
+
+
+class Task:
+    """What all tasks have: a node, counts, a watermark."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.rows_in = self.rows_out = self.late = 0
+        self.watermark: Watermark = START
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes that are kept between batches."""
+        return 0
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes of these that wait for another input."""
+        return 0
+
+    def take(self, port: int, batch: Batch) -> Iterator[Batch]:
+        """Take a batch of an input; yield what leaves."""
+        self.rows_in += batch.num_rows
+        for out in self.process(port, batch):
+            self.rows_out += out.num_rows
+            assert out.watermark >= self.watermark, (self.node.name, self.watermark, out.watermark)
+            self.watermark = out.watermark
+            yield out
+
+    def process(self, port: int, batch: Batch) -> Iterator[Batch]:
+        """Do the work; by default hand on what came."""
+        yield batch
+
+
+class ReadTask(Task):
+    """Rows of a source, in order; the late ones aside."""
+
+    node: ReadNode
+
+    def __init__(self, node: ReadNode, columns: set[str], options: Options) -> None:
+        super().__init__(node)
+        self.columns = [name for name in node.schema.names if name in columns]
+        self.schema = pa.schema([node.schema.field(name) for name in self.columns])
+        self.options = options
+        self.reader: Reader | None = None
+        self.order: SourceOrder | None = None
+        if node.time is not None and node.domain is not None:
+            self.order = SourceOrder(node.name, node.time, node.domain, node.delay, node.max_ahead)
+        self.pending: pa.RecordBatch | None = None  # of a source whose batches are longer than `batch_rows`
+        self.ended = False
+        self.late_rows: pa.RecordBatch | None = None
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of rows that wait for their turn in the source's own order."""
+        return self.order.held_bytes if self.order else 0
+
+    def read(self) -> Batch | None:
+        """Return the next batch, or None if the source has nothing now. Late rows are left in `late_rows`."""
+        assert self.reader is not None and not self.ended
+        if self.pending is None:
+            got = self.reader.read()
+            if got is None:
+                return None
+            if got is END_OF_SOURCE:
+                self.ended = True
+                return self._count(self.order.end() if self.order else Batch(empty_batch(self.schema), None, END))
+            assert isinstance(got, pa.RecordBatch)
+            self.pending = got.select(self.columns) if got.schema.names != self.columns else got
+        data = self.pending.slice(0, self.options.batch_rows)
+        rest = self.pending.num_rows - data.num_rows
+        self.pending = self.pending.slice(data.num_rows) if rest else None
+        self.rows_in += data.num_rows
+        if self.order is None:
+            return self._count(Batch(data, None, START))
+        batch, late = self.order.take(data)
+        if late is not None:
+            self.late += late.num_rows
+            self.late_rows = late
+        return self._count(batch)
+
+    def advance(self, floor: Watermark) -> Batch | None:
+        """Let a silent source stop holding others back; see `SourceOrder.advance`."""
+        assert self.order is not None
+        batch = self.order.advance(floor)
+        return self._count(batch) if batch is not None else None
+
+    def _count(self, batch: Batch) -> Batch:
+        if batch.data is None:
+            batch = Batch(empty_batch(self.schema), batch.times, batch.watermark)
+        self.rows_out += batch.num_rows
+        self.watermark = batch.watermark
+        return batch
+
+
+class _Stateless(Task):
+    def __init__(self, node: Node, step: "Filter | Compute | Map") -> None:
+        super().__init__(node)
+        self.step = step
+
+    def process(self, port: int, batch: Batch) -> Iterator[Batch]:
+        """Apply the step."""
+        yield self.step(batch)
+
+
+class _Merging(Task):
+    """What a union and a join share: inputs that wait for each other."""
+
+    def __init__(self, node: Node, inputs: int) -> None:
+        super().__init__(node)
+        self.ended = [False] * inputs
+        self.merger: Merger | None = None
+        domains = [before.domain for before in node.inputs]
+        if node.domain is not None and inputs > 1:
+            self.merger = Merger([d for d in domains if d is not None], node.domain, node.label)
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes of rows that wait for another input."""
+        return self.merger.held_bytes if self.merger else 0
+
+    @property
+    def held_bytes(self) -> int:
+        """The same."""
+        return self.waiting_bytes
+
+    def mark(self, port: int, batch: Batch) -> Watermark:
+        """Return the watermark of the output once this batch is done."""
+        if self.merger is not None:
+            return self.merger.watermark
+        self.ended[port] = batch.watermark == END
+        if self.node.domain is not None:
+            return batch.watermark  # one input alone
+        return END if all(self.ended) else START
+
+
+class _Union(_Merging):
+    def __init__(self, node: UnionNode, columns: set[str]) -> None:
+        super().__init__(node, len(node.inputs))
+        self.columns = [name for name in node.schema.names if name in columns]
+
+    def process(self, port: int, batch: Batch) -> Iterator[Batch]:
+        """Yield the rows whose turn has come."""
+        data = batch.data.select(self.columns)
+        if self.merger is None:
+            yield Batch(data, None, self.mark(port, batch))
+            return
+        self.merger.put(port, Batch(data, batch.times, batch.watermark))
+        steps = self.merger.release()
+        mark = self.merger.watermark
+        batches = [b for step in steps for b in step.batches]
+        if not batches:
+            yield Batch(data.slice(0, 0), np.empty(0, np.int64), mark)
+            return
+        times = np.concatenate([step.times for step in steps if step.times is not None])
+        data = concat(batches)
+        # Inputs stand in order behind one another, so that a stable sort keeps (input, position) among equal times.
+        if np.any(times[1:] < times[:-1]):
+            order = np.argsort(times, kind="stable")
+            data, times = data.take(pa.array(order)), times[order]
+        yield Batch(data, times, mark)
+
+
+class _Join(_Merging):
+    node: JoinNode
+
+    def __init__(self, node: JoinNode, columns: set[str], options: Options) -> None:
+        super().__init__(node, len(node.inputs))
+        self.driver = JoinDriver(node.spec, sorted(columns), options.out_rows)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the windows and of rows that wait."""
+        return self.driver.nbytes + self.waiting_bytes
+
+    def process(self, port: int, batch: Batch) -> Iterator[Batch]:
+        """Join the rows whose turn has come."""
+        left, right = self._steps(port, batch)
+        mark = self.mark(port, batch)
+        if left.rows or right.rows:
+            for data, times in self.driver.step(left, right):
+                yield Batch(data, times, self.watermark)
+        if isinstance(mark, int):
+            self.driver.advance(mark)
+        if mark > self.watermark:
+            times = None if self.node.domain is None else np.empty(0, np.int64)
+            yield Batch(empty_batch(self.driver.schema), times, mark)
+
+    def _steps(self, port: int, batch: Batch) -> tuple[Step, Step]:
+        nothing = Step((), np.empty(0, np.int64) if self.node.domain else None)
+        if self.merger is not None:
+            self.merger.put(port, batch)
+            left, right = self.merger.release()
+            return left, right
+        mine = Step((batch.data,) if batch.num_rows else (), batch.times)
+        return (mine, nothing) if port == 0 else (nothing, mine)
+
+
+class SinkTask(Task):
+    """Rows into a sink, in epochs."""
+
+    node: WriteNode
+
+    def __init__(self, node: WriteNode) -> None:
+        super().__init__(node)
+        self.writer: Writer | None = None
+        self.lineage = ""
+        self.epoch = self.part = 0
+
+    def open(self, schema: pa.Schema | None, lineage: str) -> None:
+        """Open the sink; without a schema yet, with the first rows."""
+        self.lineage = lineage
+        if schema is not None:
+            self.writer = self.node.sink.writer(schema, lineage)
+
+    def process(self, port: int, batch: Batch) -> Iterator[Batch]:
+        """Stage the rows. Nothing leaves a sink."""
+        if batch.num_rows:
+            if self.writer is None:
+                self.node.sink.check(batch.data.schema)
+                self.open(batch.data.schema, self.lineage)
+            assert self.writer is not None
+            self.writer.stage(batch.data, self.epoch, self.part)
+            self.part += 1
+        self.watermark = batch.watermark
+        return iter(())
+
+    def commit(self, *, last: bool = False) -> None:
+        """Show what was staged; the last time also if nothing was."""
+        if self.writer is not None and (self.part or last):
+            self.writer.commit(self.epoch)
+            self.epoch, self.part = self.epoch + 1, 0
+
+
+class _Late(Task):
+    def process(self, port: int, batch: Batch) -> Iterator[Batch]:
+        """Hand on late rows; the source's own batches carry only its end."""
+        yield batch
+
+
+def make_task(node: Node, columns: set[str], options: Options) -> Task:
+    """Make the running half of a node; `columns` of it are asked for."""
+    if isinstance(node, ReadNode):
+        return ReadTask(node, columns, options)
+    if isinstance(node, FilterNode):
+        return _Stateless(node, Filter(node.predicate))
+    if isinstance(node, ComputeNode):
+        schema = pa.schema([field for field in node.schema if field.name in columns])
+        return _Stateless(node, Compute(schema, {f.name: node.columns[f.name] for f in schema}, node.label))
+    if isinstance(node, MapNode):
+        return _Stateless(node, _map_step(node))
+    if isinstance(node, UnionNode):
+        return _Union(node, columns)
+    if isinstance(node, JoinNode):
+        return _Join(node, columns, options)
+    if isinstance(node, WriteNode):
+        return SinkTask(node)
+    assert isinstance(node, LateNode)
+    return _Late(node)
+
+
+def _map_step(node: MapNode) -> Map:
+    read_times = None
+    time = node.time
+    if time is not None and node.domain is not None:
+        domain = node.domain
+
+        def read_times(data: pa.RecordBatch) -> np.ndarray:
+            column = times_of(data.column(time), node.label, 0)
+            return rescale(column, domain, domain, node.label)
+
+    return Map(node.fn, node.schema if node.known else None, time, read_times, node.label)
+
+
+def explained(error: DovetailError, node: Node) -> DovetailError:
+    """Return an error that says which step it was, if it does not yet."""
+    text = str(error)
+    if node.label in text or f"{node.name!r}" in text:
+        return error
+    return type(error)(f"{node.label}: {text}")

@@ -1,0 +1,417 @@
+"""Parquet and CSV files, to read and to write. One object plays both roles: `dt.parquet("dc1/")`.
+
+As a source it is a file, a folder, a glob or a list of these, read one file after another in the order of
+their paths. The schema is the first file's, or the one that is given, and every other file must have it. As
+a sink it is a folder of parts; `folder.py` tells how they appear.
+
+Invariants
+----------
+- Which files there are is looked up when the schema is asked for, so that a missing path is an error where
+  the flow is written, and once more when a run opens the source.
+- A file that does not fit is an error with its name in it. No value is cast, no column filled in or left out
+  (except those that nothing asked for).
+
+Rejected: making equal what Arrow could cast without a loss. Which file came first would then decide the type
+of every row after it, and a flow would change its meaning when a file is added.
+"""
+
+__all__ = ["csv", "parquet"]
+
+import abc
+import contextlib
+import glob
+import io
+import os
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from typing import BinaryIO
+
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
+
+from ..errors import FlowError, SchemaError, SourceError, UnsupportedError, nearest
+from ..operators.contracts import Reader, Writer
+from ._common import BatchReader, check_positive, check_unique, difference, fit, pick, recut
+from .folder import FolderWriter, RowFile, folder_problem
+
+PathLike = str | os.PathLike[str]
+
+
+def parquet(
+    path: PathLike | Sequence[PathLike],
+    *,
+    batch_rows: int = 65_536,
+    schema: pa.Schema | None = None,
+    overwrite: bool = False,
+) -> "Files":
+    """Read Parquet files, or write a folder of them.
+
+    Parameters
+    ----------
+    path
+        To read: a file, a folder (its `*.parquet` in the order of their names, without its subfolders),
+        a glob, or a list of these. Names that start with `_` or `.` are passed over. To write: a folder
+        that does not exist or holds no other output.
+    batch_rows
+        Rows, at most, in a batch that is read. No result depends on it.
+    schema
+        To read: the columns to take, and their types; without, all of the first file's. To write: what
+        the rows must have.
+    overwrite
+        To write: remove the parts of an earlier output when the run starts. Other files are never removed.
+
+    Notes
+    -----
+    Parquet knows neither `timestamp[s]` nor `date64`: they come back as `timestamp[ms]` and `date32`.
+
+    >>> import tempfile, dovetail as dt
+    >>> folder = tempfile.mkdtemp()
+    >>> writer = dt.parquet(folder).writer(pa.schema([("x", pa.int64())]), "first")
+    >>> writer.stage(pa.record_batch({"x": [1, 2]}), 0, 0)
+    >>> os.listdir(folder)
+    ['.staging-first']
+    >>> writer.commit(0); writer.close()
+    >>> os.listdir(folder)
+    ['part-000000-0000.parquet']
+    >>> dt.parquet(folder).reader(None).read().to_pydict()
+    {'x': [1, 2]}
+    """
+    return ParquetFiles(path, batch_rows, schema, overwrite)
+
+
+def csv(
+    path: PathLike | Sequence[PathLike],
+    *,
+    batch_rows: int = 65_536,
+    schema: pa.Schema | None = None,
+    overwrite: bool = False,
+    delimiter: str = ",",
+    column_types: Mapping[str, pa.DataType] | None = None,
+) -> "Files":
+    """Read CSV files with a header, or write a folder of them.
+
+    Parameters
+    ----------
+    path, batch_rows, overwrite
+        As for `parquet`. A file to read may be compressed (`.gz`, `.bz2`, `.zst`).
+    schema
+        To read: the columns to take, and their types. Without it the types are inferred from the first
+        megabyte of the first file, and what later does not fit them is an error.
+    delimiter
+        One character.
+    column_types
+        The types of some columns, where the rest may be inferred.
+
+    Notes
+    -----
+    A field that is empty and not quoted is null, and nothing else is: "NA" is two letters, `nan` a number.
+    In a file of one column an empty line is a null. So what this sink wrote reads back as it was, as far as
+    text can tell its types.
+    """
+    return CsvFiles(path, batch_rows, schema, overwrite, delimiter, column_types)
+
+
+class Files(abc.ABC):
+    """What files of both kinds have in common; the kinds say how one file is read and written."""
+
+    kind = ""
+    transactional = True
+
+    def __init__(
+        self,
+        path: PathLike | Sequence[PathLike],
+        batch_rows: int,
+        schema: pa.Schema | None,
+        overwrite: bool,
+    ) -> None:
+        check_positive(self.kind, "batch_rows", batch_rows)
+        if schema is not None and not isinstance(schema, pa.Schema):
+            raise FlowError(f"{self.kind}: schema={schema!r} is not a pyarrow.Schema; give pa.schema([...])")
+        if schema is not None:
+            check_unique(f"{self.kind}: schema=", schema)
+        self._paths = _texts(self.kind, path)
+        self._listed = not isinstance(path, str | os.PathLike)
+        self._batch_rows = batch_rows
+        self._given = schema
+        self._overwrite = overwrite
+        self._known: pa.Schema | None = None
+        self._count = 0
+
+    @property
+    def path(self) -> str:
+        """The path as it was given; the first one of a list."""
+        return self._paths[0]
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of every batch that is read; looked up once."""
+        if self._known is None:
+            files = self._files()
+            self._known, self._count = self._first_schema(files), len(files)
+        return self._known
+
+    def describe(self) -> str:
+        """Name it in a plan, with the number of files if they were looked up."""
+        name = f"{self.kind} {self.path}" + (f" and {len(self._paths) - 1} more" if self._paths[1:] else "")
+        if self._known is None:
+            return name
+        return f"{name} ({self._count:,} {'file' if self._count == 1 else 'files'})"
+
+    def reader(self, columns: Sequence[str] | None) -> Reader:
+        """Start reading the files from the first."""
+        wanted = pick(self.schema, columns, f"{self.kind} {self.path!r}")
+        return BatchReader(self._read(self._files(), wanted), f"{self.kind} {self.path!r}")
+
+    def writer(self, schema: pa.Schema, lineage: str) -> Writer:
+        """Start writing files into the folder."""
+        self._known = None  # what lies in the folder is about to change
+        return FolderWriter(
+            self.path, self.kind, lambda file: self._new_file(file, schema), schema, lineage, self._overwrite
+        )
+
+    def check(self, schema: pa.Schema) -> None:
+        """Raise a FlowError if rows of this schema can never be written there."""
+        if self._listed:
+            raise FlowError(f"{self.kind} sink: the list {self._paths} can only be read; give one folder")
+        if glob.has_magic(self.path) and not os.path.lexists(self.path):
+            raise FlowError(f"{self.kind} sink: the pattern {self.path!r} can only be read; give one folder")
+        check_unique(f"{self.kind} sink {self.path!r}", schema)
+        how = difference(schema, self._given) if self._given is not None else ""
+        if how:
+            raise SchemaError(f"{self.kind} sink {self.path!r}: the rows differ from schema=: {how}")
+        for field in schema:
+            self._check_column(field)
+        try:
+            problem = folder_problem(self.path, self.kind, self._overwrite)
+        except OSError as failure:
+            problem = f"{self.path!r} cannot be looked at: {failure.strerror}; give another path"
+        if problem:
+            raise FlowError(f"{self.kind} sink: {problem}")
+
+    def _check_column(self, field: pa.Field) -> None:
+        """Try a row with a null in this column alone: the format itself knows best what it can hold."""
+        schema = pa.schema([field.with_nullable(True)])
+        try:
+            writer = self._new_file(io.BytesIO(), schema)
+            writer.write_table(pa.table([pa.nulls(1, field.type)], schema=schema))
+            writer.close()
+        except pa.ArrowException as failure:
+            raise SchemaError(
+                f"{self.kind} sink {self.path!r}: column {field.name!r} is {field.type}, which {self.kind} "
+                f"cannot hold ({failure}); leave it out with .select(...), or cast it before"
+            ) from failure
+
+    def _files(self) -> list[str]:
+        """List the files that there are now."""
+        return [file for path in self._paths for file in _expand(self.kind, path, self._given is not None)]
+
+    @abc.abstractmethod
+    def _first_schema(self, files: list[str]) -> pa.Schema:
+        """Say the schema of every file; `files` may be empty only if it was given."""
+
+    @abc.abstractmethod
+    def _read(self, files: list[str], wanted: pa.Schema) -> Generator[pa.RecordBatch, None, None]:
+        """Read these columns of the files, one file after another."""
+
+    @abc.abstractmethod
+    def _new_file(self, file: BinaryIO, schema: pa.Schema) -> RowFile:
+        """Begin a file of this kind."""
+
+    def _compare(self, file: str, found: pa.Schema) -> None:
+        """Raise unless this file has the schema of the source."""
+        how = difference(found, self.schema, extra=self._given is not None)
+        if how:
+            whose = "schema=" if self._given is not None else "the first file"
+            raise SourceError(
+                f"{self.kind} file {file!r} does not fit {whose}: {how}. Types must be the same, also where "
+                f"one could be cast without a loss: write the file anew, or read it as a source of its own"
+            )
+
+
+class ParquetFiles(Files):
+    """Parquet files; made by `parquet`."""
+
+    kind = "parquet"
+
+    def _first_schema(self, files: list[str]) -> pa.Schema:
+        if self._given is not None:
+            return self._given
+        with _reading("parquet", files[0]):
+            schema = pq.read_schema(files[0])
+        check_unique(f"parquet file {files[0]!r}", schema, SourceError)
+        return schema
+
+    def _read(self, files: list[str], wanted: pa.Schema) -> Generator[pa.RecordBatch, None, None]:
+        for path in files:
+            with _reading("parquet", path), pq.ParquetFile(path) as file:
+                self._compare(path, file.schema_arrow)
+                for batch in file.iter_batches(self._batch_rows, columns=wanted.names):
+                    yield fit(batch, wanted, f"parquet file {path!r}", SourceError)
+
+    def _new_file(self, file: BinaryIO, schema: pa.Schema) -> RowFile:
+        return pq.ParquetWriter(file, schema)
+
+
+class CsvFiles(Files):
+    """CSV files; made by `csv`."""
+
+    kind = "csv"
+
+    def __init__(
+        self,
+        path: PathLike | Sequence[PathLike],
+        batch_rows: int,
+        schema: pa.Schema | None,
+        overwrite: bool,
+        delimiter: str,
+        column_types: Mapping[str, pa.DataType] | None,
+    ) -> None:
+        super().__init__(path, batch_rows, schema, overwrite)
+        if not isinstance(delimiter, str) or len(delimiter) != 1:
+            raise FlowError(f"csv: delimiter={delimiter!r} must be one character, such as ',' or '\\t'")
+        if schema is not None and column_types is not None:
+            raise FlowError("csv: schema= already says every type; leave column_types= out")
+        self._delimiter = delimiter
+        self._types = dict(column_types or {})
+
+    def _first_schema(self, files: list[str]) -> pa.Schema:
+        if self._given is not None:
+            return self._given
+        with self._opened(files[0], self._types) as reader:
+            schema = reader.schema
+        check_unique(f"csv file {files[0]!r}", schema, SourceError)
+        for name in self._types:
+            if name not in schema.names:
+                raise SchemaError(f"csv: column_types= names {name!r}; {nearest(name, schema.names)}")
+        return schema
+
+    def _read(self, files: list[str], wanted: pa.Schema) -> Generator[pa.RecordBatch, None, None]:
+        batches = (batch for path in files for batch in self._read_file(path, wanted))
+        yield from recut(batches, self._batch_rows)
+
+    def _read_file(self, path: str, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
+        types = {field.name: field.type for field in self.schema}
+        # First with every column, to see the header; then with those that are wanted, which are parsed alone.
+        with self._opened(path, types) as reader:
+            self._compare(path, reader.schema)
+            columns = len(reader.schema)
+        with self._opened(path, types, wanted.names, columns) as reader, _reading("csv", path):
+            for batch in reader:
+                yield fit(batch, wanted, f"csv file {path!r}", SourceError)
+
+    @contextlib.contextmanager
+    def _opened(
+        self, path: str, types: dict[str, pa.DataType], names: Sequence[str] = (), columns: int = 0
+    ) -> Iterator[pacsv.CSVStreamingReader]:
+        """Open one file; `columns` is how many it has, where that is known."""
+        with _reading("csv", path):
+            reader = pacsv.open_csv(
+                path,
+                parse_options=pacsv.ParseOptions(
+                    delimiter=self._delimiter,
+                    newlines_in_values=True,
+                    ignore_empty_lines=columns != 1,  # in a single column an empty line is a null
+                ),
+                convert_options=pacsv.ConvertOptions(
+                    column_types=types,
+                    include_columns=list(names),
+                    null_values=[""],
+                    strings_can_be_null=True,
+                    quoted_strings_can_be_null=False,
+                ),
+            )
+        with reader:
+            yield reader
+
+    def _new_file(self, file: BinaryIO, schema: pa.Schema) -> RowFile:
+        return _CsvWriter(file, schema, self._delimiter)
+
+
+class _CsvWriter:
+    """A `CSVWriter` that writes dictionary columns as their values."""
+
+    def __init__(self, file: BinaryIO, schema: pa.Schema, delimiter: str) -> None:
+        self._schema = pa.schema([field.with_type(_plain(field.type)) for field in schema])
+        self._writer = pacsv.CSVWriter(
+            file, self._schema, write_options=pacsv.WriteOptions(delimiter=delimiter)
+        )
+
+    def write_table(self, table: pa.Table) -> None:
+        """Append rows."""
+        self._writer.write_table(table if table.schema.equals(self._schema) else table.cast(self._schema))
+
+    def close(self) -> None:
+        """End the file."""
+        self._writer.close()
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+@contextlib.contextmanager
+def _reading(kind: str, path: str) -> Iterator[None]:
+    """Turn what Arrow or the file system says into a SourceError that names the file."""
+    try:
+        yield
+    except (OSError, pa.ArrowException) as failure:
+        advice = {
+            "parquet": "the file is damaged, was written only in part, or is no Parquet file",
+            "csv": "types are inferred from the first block: if one is wrong, give schema= or column_types=",
+        }[kind]
+        raise SourceError(f"{kind} file {path!r} cannot be read: {failure}; {advice}") from failure
+
+
+def _texts(kind: str, path: PathLike | Sequence[PathLike]) -> list[str]:
+    """Settle the paths as text."""
+    given = [path] if isinstance(path, str | os.PathLike) else list(path)
+    if not given:
+        raise FlowError(f"{kind}: the list of paths is empty; give at least one")
+    for one in given:
+        text = os.fspath(one) if isinstance(one, str | os.PathLike) else None
+        if not isinstance(text, str) or not text:
+            raise FlowError(f"{kind}: {one!r} is no path; give a str or a pathlib.Path")
+        if "://" in text:
+            raise UnsupportedError(f"{kind}: {text!r} is an address; only paths on this machine can be used")
+    return [os.fspath(one) for one in given]
+
+
+def _expand(kind: str, path: str, may_be_empty: bool) -> list[str]:
+    """List the files that one path stands for."""
+    if os.path.isdir(path):
+        found = sorted(name for name in os.listdir(path) if name.endswith(f".{kind}"))
+        files = [os.path.join(path, name) for name in found]
+        nothing = f"the folder {path!r} ({os.path.abspath(path)}) holds no *.{kind}; {_contents(path)}"
+    elif os.path.exists(path):
+        return [path]
+    elif glob.has_magic(path):
+        files = sorted(glob.glob(path, recursive=True))
+        nothing = f"nothing matches the pattern {path!r} ({os.path.abspath(path)})"
+    else:
+        raise SourceError(_missing(kind, path))
+    files = [file for file in files if os.path.isfile(file) and os.path.basename(file)[0] not in "._"]
+    if not files and not may_be_empty:
+        raise SourceError(
+            f"{kind}: {nothing}. Without a file there is no schema: pass schema= if it may be empty"
+        )
+    return files
+
+
+def _missing(kind: str, path: str) -> str:
+    """Say that a path does not exist, and what there is in its place."""
+    full = os.path.abspath(path)
+    above, name = os.path.split(full)
+    if not os.path.isdir(above):
+        while not os.path.isdir(above):
+            above, name = os.path.split(above)
+    return f"{kind}: {path!r} does not exist ({full}); in {above!r}: {nearest(name, os.listdir(above))}"
+
+
+def _contents(path: str) -> str:
+    """Say what a folder holds, where that is not what was looked for."""
+    names = sorted(os.listdir(path))
+    if not names:
+        return "it is empty"
+    inside = any(os.path.isdir(os.path.join(path, name)) for name in names)
+    listed = ", ".join(names[:5]) + (", …" if names[5:] else "")
+    return f"it holds {listed}" + (" (a glob such as 'folder/**/*' enters subfolders)" if inside else "")

@@ -1,0 +1,316 @@
+"""How results become files in a folder: staged aside, moved into place whole, one commit at a time.
+
+The problem: somebody reads the folder while it is written, and the writer may die at any moment. Nobody may
+ever see half a file, or a result that a failed run took back.
+
+The idea: an epoch's rows are written under `.staging-<lineage>/`, which no reader of `*.parquet` or `*.csv`
+enters. `commit` makes the files durable (fsync), renames them to `part-<epoch>-<number>.<extension>` in the
+folder, and makes the renames durable (fsync of the folder). A rename within a file system is atomic, so a
+file is there whole or not at all.
+
+Invariants
+----------
+- Every file `part-*` in the folder is complete, and its rows are committed.
+- A file lies in the staging folder or in the folder, never in both: committing again moves nothing twice.
+- All files of a commit are complete and durable before the first of them is renamed.
+- Only files that bear our name for a part are ever deleted, and only with `overwrite=True`, when the run
+  opens the sink. A folder with anything else in it, except names that start with `.` or `_`, is refused.
+- A run that committed and had no rows leaves one file without rows, so that its schema can be read.
+
+An epoch is one file, unless it passes `FILE_BYTES` or `FILE_ROWS`; the renames of an epoch of several files
+follow each other at once, but a reader that lists the folder between two of them sees the first alone.
+"""
+
+__all__ = ["FolderWriter", "RowFile", "folder_problem"]
+
+import contextlib
+import errno
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from typing import BinaryIO, Protocol
+
+import pyarrow as pa
+
+from ..errors import SinkError
+
+GROUP_ROWS = 1 << 20
+"""Rows that are gathered before they are written: the size of a Parquet row group, Arrow's own default."""
+
+GROUP_BYTES = 64 << 20
+"""Bytes that are gathered at most, so that wide rows do not hold memory until there are `GROUP_ROWS`."""
+
+FILE_ROWS = 4_000_000
+"""Rows after which an epoch goes on in its next file: several readers can then share the work."""
+
+FILE_BYTES = 128 << 20
+"""Bytes after which it does; the block size that distributed file systems and Spark are tuned to."""
+
+STAGING = ".staging-"
+
+
+class RowFile(Protocol):
+    """What writes rows into an open file: a `ParquetWriter` or a `CSVWriter`."""
+
+    def write_table(self, table: pa.Table) -> None:
+        """Append rows."""
+
+    def close(self) -> None:
+        """Write what stands at the end of a file; the file itself stays open."""
+
+
+def folder_problem(path: str, extension: str, overwrite: bool) -> str:
+    """Say why a new output cannot go into this folder, or return "". Looks, and changes nothing."""
+    if os.path.lexists(path) and not os.path.isdir(path):
+        return f"{path!r} is a file, and the output is a folder of parts; give another path"
+    if not os.path.isdir(path):
+        return _parent_problem(path)
+    if not os.access(path, os.W_OK | os.X_OK):
+        return f"the folder {path!r} may not be written by this user; change its mode, or give another path"
+    names = [name for name in sorted(os.listdir(path)) if name[0] not in "._"]
+    foreign = [name for name in names if not _is_part(name, extension)]
+    if foreign:
+        return (
+            f"the folder {path!r} holds {foreign[0]!r}"
+            + (f" and {len(foreign) - 1} more" if foreign[1:] else "")
+            + ", which this sink did not write and will not delete; give a folder of its own"
+        )
+    if names and not overwrite:
+        return (
+            f"the folder {path!r} holds the output of another run ({names[0]!r}"
+            + (f" and {len(names) - 1} more" if names[1:] else "")
+            + "); pass overwrite=True or another folder"
+        )
+    return ""
+
+
+def _parent_problem(path: str) -> str:
+    """Say why a folder that does not exist cannot be made."""
+    above = os.path.dirname(os.path.abspath(path))
+    while not os.path.lexists(above):
+        above = os.path.dirname(above)
+    if not os.path.isdir(above):
+        return f"{path!r} cannot be made, because {above!r} is not a folder; give another path"
+    if not os.access(above, os.W_OK | os.X_OK):
+        return f"{path!r} cannot be made, because this user may not write in {above!r}; give another path"
+    return ""
+
+
+def _is_part(name: str, extension: str) -> bool:
+    return re.fullmatch(rf"part-\d{{6,}}-\d{{4,}}\.{extension}", name) is not None
+
+
+class FolderWriter:
+    """Writes the parts of one run.
+
+    Parameters
+    ----------
+    path, extension
+        The folder, and how the names of its parts end.
+    new_file
+        Makes a `RowFile` for this run's schema over a file that is open for writing.
+    schema
+        The schema of every batch.
+    lineage
+        Names the staging folder, so that two runs never stage into the same one.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        extension: str,
+        new_file: Callable[[BinaryIO], RowFile],
+        schema: pa.Schema,
+        lineage: str,
+        overwrite: bool,
+    ) -> None:
+        self._path, self._extension, self._schema = path, extension, schema
+        self._new_file = new_file
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", lineage):
+            raise SinkError(
+                f"{extension} sink {path!r}: the lineage {lineage!r} cannot be part of a file name; "
+                f"use up to 64 letters, digits, '.', '_' and '-'"
+            )
+        self._staging = os.path.join(path, STAGING + lineage)
+        self._waiting: list[pa.RecordBatch] = []  # rows of the open epoch that are in no file yet
+        self._rows = self._bytes = 0  # of those
+        self._epoch: int | None = None  # the open epoch; its file is `_part`, if it has one yet
+        self._part: _Part | None = None
+        self._number = 0  # of the open epoch's next file
+        self._staged: list[tuple[int, str]] = []  # complete files that wait for their commit, in order
+        self._committed: int | None = None
+        self._files = 0  # that are in the folder
+        self._ended = False
+        self._prepare(overwrite)
+
+    def _prepare(self, overwrite: bool) -> None:
+        with self._errors("preparing", self._path):
+            problem = folder_problem(self._path, self._extension, overwrite)
+            if problem:
+                raise SinkError(f"{self._extension} sink: {problem}")
+            os.makedirs(self._path, exist_ok=True)
+            for name in sorted(os.listdir(self._path)) if overwrite else ():
+                old = os.path.join(self._path, name)
+                if _is_part(name, self._extension):
+                    os.remove(old)
+                elif name.startswith(STAGING):
+                    shutil.rmtree(old)
+            if os.path.isdir(self._staging):  # left by a run that was killed: no commit can name it any more
+                shutil.rmtree(self._staging)
+            os.mkdir(self._staging)
+            _sync(os.path.dirname(os.path.abspath(self._path)))
+
+    def stage(self, batch: pa.RecordBatch, epoch: int, part: int) -> None:
+        """Write rows, or gather them; nobody sees them."""
+        assert not self._ended, f"staged into a sink that has ended: epoch {epoch}, part {part}"
+        assert self._committed is None or epoch > self._committed, (epoch, self._committed)
+        if not batch.num_rows:
+            return
+        if epoch != self._epoch:
+            assert self._epoch is None or epoch > self._epoch, f"epoch {epoch} staged after {self._epoch}"
+            self._complete()
+            self._epoch, self._number = epoch, 0
+        self._waiting.append(batch)
+        self._rows += batch.num_rows
+        self._bytes += batch.nbytes
+        if self._rows >= GROUP_ROWS or self._bytes >= GROUP_BYTES:
+            self._write()
+
+    def commit(self, epoch: int) -> None:
+        """Move the files of this epoch, and of those before it, into the folder."""
+        if self._epoch is not None and self._epoch <= epoch:
+            self._complete()
+        moved = 0
+        while self._staged and self._staged[0][0] <= epoch:
+            self._show(self._staged[0][1])
+            self._staged.pop(0)
+            moved += 1
+        if moved:
+            with self._errors("making durable", self._path):
+                _sync(self._path)
+        self._files += moved
+        self._committed = epoch if self._committed is None else max(epoch, self._committed)
+
+    def abort(self) -> None:
+        """Remove everything that was staged and not committed."""
+        self._ended = True
+        self._forget()
+        with self._errors("removing", self._staging):
+            if os.path.isdir(self._staging):
+                shutil.rmtree(self._staging)
+
+    def close(self) -> None:
+        """End the output: a run that committed without a row leaves its schema; then staging goes."""
+        self._forget()  # what nobody committed
+        if not self._ended and self._committed is not None and not self._files:
+            self._epoch, self._number = self._committed, 0
+            self._write()
+            self.commit(self._committed)
+        self.abort()
+
+    def _forget(self) -> None:
+        """Let go of everything that is staged; its files go with the staging folder."""
+        self._waiting, self._rows, self._bytes = [], 0, 0
+        self._staged.clear()
+        if self._part is not None:
+            self._part.give_up()
+            self._part = None
+
+    def _write(self) -> None:
+        """Write the rows that wait into the open epoch's file; complete it when it is large."""
+        assert self._epoch is not None
+        name = f"part-{self._epoch:06d}-{self._number:04d}.{self._extension}"
+        with self._errors("writing", name):
+            table = pa.Table.from_batches(self._waiting, self._schema)
+            self._waiting, self._rows, self._bytes = [], 0, 0
+            if self._part is None:
+                self._part = _Part(os.path.join(self._staging, name), self._new_file)
+            self._part.write(table)
+        if self._part.rows >= FILE_ROWS or self._part.file.tell() >= FILE_BYTES:
+            self._complete()
+
+    def _complete(self) -> None:
+        """Complete the open file, so that it can be committed."""
+        if self._waiting:
+            self._write()
+        if self._part is None:
+            return
+        assert self._epoch is not None
+        name = os.path.basename(self._part.path)
+        with self._errors("writing", name):
+            self._part.complete()
+        self._part = None
+        self._staged.append((self._epoch, name))
+        self._number += 1
+
+    def _show(self, name: str) -> None:
+        """Rename one complete file into the folder."""
+        target = os.path.join(self._path, name)
+        if os.path.lexists(target):
+            raise SinkError(
+                f"{self._extension} sink {self._path!r}: {name!r} has appeared in the folder since the run "
+                f"began; another run writes there. Give each run a folder of its own"
+            )
+        with self._errors("moving into place", name):
+            os.replace(os.path.join(self._staging, name), target)
+
+    @contextlib.contextmanager
+    def _errors(self, doing: str, what: str) -> Iterator[None]:
+        """Turn what the file system or Arrow says into a SinkError with the path in it."""
+        try:
+            yield
+        except (OSError, pa.ArrowException) as failure:
+            reason = str(failure)
+            if isinstance(failure, OSError) and failure.errno:
+                reason = f"{os.strerror(failure.errno)} ({errno.errorcode.get(failure.errno, failure.errno)})"
+            raise SinkError(
+                f"{self._extension} sink {self._path!r}: {reason}, while {doing} {what!r}; whole files that "
+                f"were written before stay. Put it right, or give another folder, and run again"
+            ) from failure
+
+
+class _Part:
+    """A file that is being written in the staging folder.
+
+    Written through Python's buffered file and not by path: it writes on after a partial write, its errors
+    keep their errno, and what was written can be made durable before it is renamed.
+    """
+
+    def __init__(self, path: str, new_file: Callable[[BinaryIO], RowFile]) -> None:
+        self.path = path
+        self.rows = 0
+        self.file: BinaryIO = open(path, "xb")  # noqa: SIM115 - closed by complete or give_up
+        try:
+            self._writer = new_file(self.file)
+        except BaseException:
+            self.file.close()
+            raise
+
+    def write(self, table: pa.Table) -> None:
+        """Append rows."""
+        self._writer.write_table(table)
+        self.rows += table.num_rows
+
+    def complete(self) -> None:
+        """Write the end, and make the file durable."""
+        self._writer.close()
+        self.file.flush()
+        os.fsync(self.file.fileno())
+        self.file.close()
+
+    def give_up(self) -> None:
+        """Close without caring for the contents: the file is about to be removed."""
+        for close in (self._writer.close, self.file.close):
+            # The same full disk that brought us here may refuse the rest of the file too.
+            with contextlib.suppress(OSError, ValueError, pa.ArrowException):
+                close()
+
+
+def _sync(folder: str) -> None:
+    """Make the names in a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,135 @@
+"""A source over rows that are already in memory.
+
+For notebooks, tests and tables that are small: the rows are settled when the source is made, so that every
+run reads the same. Arrow data are not copied; batches are slices of what was given.
+"""
+
+__all__ = ["memory"]
+
+from collections.abc import Generator, Iterable, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from ..errors import FlowError, SchemaError
+from ..operators.contracts import Reader
+from ._common import BatchReader, check_positive, check_unique, difference, fit, pick
+
+
+def memory(data: Any, batch_rows: int = 65_536, *, schema: pa.Schema | None = None) -> "MemorySource":
+    """Read rows that are in memory.
+
+    Parameters
+    ----------
+    data
+        A `pyarrow.Table` or `RecordBatch`, a dict of columns, anything that offers itself as an Arrow
+        stream (a polars or pandas data frame does), or an iterable of record batches, which is read to its
+        end here and now. Batches keep their own cuts, and lose those without rows.
+    batch_rows
+        Longer batches are cut to this many rows. No result depends on it.
+    schema
+        The schema that the data must have. Needed where there are no batches to take it from.
+
+    >>> import dovetail as dt
+    >>> source = dt.memory({"x": [1, 2, 3]}, batch_rows=2)
+    >>> source.describe()
+    'memory (2 batches, 3 rows)'
+    >>> source.schema.names
+    ['x']
+    """
+    check_positive("memory", "batch_rows", batch_rows)
+    found, batches = _batches(data, schema)
+    return MemorySource(found, [piece for batch in batches for piece in _cut(batch, batch_rows)])
+
+
+class MemorySource:
+    """Record batches of one schema; made by `memory`."""
+
+    def __init__(self, schema: pa.Schema, batches: list[pa.RecordBatch]) -> None:
+        self._schema = schema
+        self._batches = batches
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of every batch."""
+        return self._schema
+
+    def describe(self) -> str:
+        """Name it in a plan."""
+        rows = sum(batch.num_rows for batch in self._batches)
+        return f"memory ({_count(len(self._batches), 'batch', 'batches')}, {_count(rows, 'row', 'rows')})"
+
+    def reader(self, columns: Sequence[str] | None) -> Reader:
+        """Start at the first row; only these columns come."""
+        names = pick(self._schema, columns, "memory").names
+        return BatchReader(self._read(names), "memory")
+
+    def _read(self, names: list[str]) -> Generator[pa.RecordBatch, None, None]:
+        for batch in self._batches:
+            yield batch.select(names)
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number:,} {one if number == 1 else many}"
+
+
+def _cut(batch: pa.RecordBatch, rows: int) -> list[pa.RecordBatch]:
+    """Slice a batch, without a copy; one without rows gives no slice."""
+    return [batch.slice(start, rows) for start in range(0, batch.num_rows, rows)]
+
+
+def _batches(data: Any, schema: pa.Schema | None) -> tuple[pa.Schema, list[pa.RecordBatch]]:
+    """Settle the rows and their schema."""
+    if isinstance(data, pa.RecordBatch):
+        data = [data]
+    elif isinstance(data, dict):
+        data = _table(data, schema)
+    elif hasattr(data, "__arrow_c_stream__"):
+        data = pa.table(data)
+    if isinstance(data, pa.Table):
+        schema = data.schema if schema is None else schema
+        _compare("memory: the table", data.schema, schema)
+        return schema, [fit(batch, schema, "memory", SchemaError) for batch in data.to_batches()]
+    if isinstance(data, str | bytes) or not isinstance(data, Iterable):
+        raise FlowError(
+            f"memory takes a table, a record batch, a dict of columns or an iterable of record batches, "
+            f"not {data!r} of type {type(data).__name__}"
+        )
+    return _listed(data, schema)
+
+
+def _listed(data: Iterable[Any], schema: pa.Schema | None) -> tuple[pa.Schema, list[pa.RecordBatch]]:
+    """Settle an iterable of batches; the first one says the schema if nobody did."""
+    batches = []
+    for at, batch in enumerate(data):
+        if not isinstance(batch, pa.RecordBatch):
+            raise FlowError(
+                f"memory: item {at} is {batch!r} of type {type(batch).__name__}, not a pyarrow.RecordBatch; "
+                f"a dict of columns or a table is given alone, not in a list"
+            )
+        schema = batch.schema if schema is None else schema
+        _compare(f"memory: batch {at}", batch.schema, schema)
+        batches.append(fit(batch, schema, f"memory: batch {at}", SchemaError))
+    if schema is None:
+        raise SchemaError("memory: there is no batch to take the schema from; pass schema=pa.schema([...])")
+    return schema, batches
+
+
+def _compare(where: str, found: pa.Schema, schema: pa.Schema) -> None:
+    check_unique(where, found)
+    how = difference(found, schema)
+    if how:
+        raise SchemaError(f"{where} differs from the schema: {how}; all batches of a source have one schema")
+
+
+def _table(columns: dict[str, Any], schema: pa.Schema | None) -> pa.Table:
+    """Make a table of a dict of columns."""
+    try:
+        return pa.table(columns, schema=schema)
+    except (pa.ArrowException, TypeError, KeyError) as failure:
+        # A KeyError's text is its key in quotes: take the argument itself.
+        reason = failure.args[0] if failure.args else failure
+        raise SchemaError(
+            f"memory: the dict of columns {sorted(map(str, columns))} makes no table: {reason}; "
+            f"give each column as a list or array of one type, all of one length"
+        ) from failure

@@ -1,0 +1,276 @@
+"""Sources and sinks of the user's own: a class with a few methods becomes a specification.
+
+A flow needs something that can be opened again and again and says its schema beforehand; a user has a class
+that connects, reads and closes. `source(cls)` and `sink(cls)` stand between the two: calling the result with
+the class's arguments connects nothing, and a fresh instance is made for each run.
+
+Invariants
+----------
+- What can be wrong is found as early as it can be: a missing method when the class is decorated, wrong
+  arguments when they are given, another schema at the batch that has it.
+- Whatever the user's code raises comes out as a `UserFunctionError` that names the class, the method and its
+  line, with the original as its cause.
+"""
+
+__all__ = ["sink", "source"]
+
+import functools
+import inspect
+import sys
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from ..errors import FlowError, SchemaError, SourceError, UserFunctionError
+from ..operators.contracts import END_OF_SOURCE, EndOfSource, Reader, Writer
+from ._common import call_user, check_unique, difference, empty_batch, fit, origin
+
+
+def source(cls: type) -> "Factory":
+    """Make a source of a class; also as a decorator.
+
+    The class has
+
+    - `schema`: a `pyarrow.Schema`, on the class or set in `__init__` (then an instance is made, and closed,
+      to see it);
+    - `read(self)`: the next `RecordBatch` or `Table`; None when there is nothing now; `dt.END_OF_SOURCE`
+      after the last row. It should return soon: while it waits everything waits.
+    - `close(self)`, if there is something to give back.
+
+    >>> import pyarrow as pa, dovetail as dt
+    >>> @dt.source
+    ... class Countdown:
+    ...     schema = pa.schema([("left", pa.int64())])
+    ...     def __init__(self, start):
+    ...         self.now = start
+    ...     def read(self):
+    ...         self.now -= 1
+    ...         return pa.record_batch({"left": [self.now]}) if self.now >= 0 else dt.END_OF_SOURCE
+    >>> countdown = Countdown(2)
+    >>> countdown.describe()
+    'source Countdown'
+    >>> countdown.reader(None).read().to_pydict()
+    {'left': [1]}
+    """
+    return Factory(cls, OwnSource, "source", ("read",))
+
+
+def sink(cls: type) -> "Factory":
+    """Make a sink of a class; also as a decorator.
+
+    The class has
+
+    - `stage(self, batch, epoch, part)`: take rows that nobody may see yet;
+    - `commit(self, epoch)`: show what was staged for this epoch and those before it; bears being repeated;
+    - `abort(self)`: drop what was staged and not committed;
+    - if it likes, `open(self, schema, lineage)`, called once before the rest, and `close(self)`, after it;
+    - `transactional = True` on the class, if each result is to count as shown once.
+
+    >>> import dovetail as dt
+    >>> @dt.sink
+    ... class Log:
+    ...     def stage(self, batch, epoch, part): ...
+    ...     def commit(self, epoch): print("committed", epoch)
+    ...     def abort(self): ...
+    >>> Log().writer(pa.schema([]), "run-1").commit(0)
+    committed 0
+    """
+    return Factory(cls, OwnSink, "sink", ("stage", "commit", "abort"))
+
+
+class Factory:
+    """Stands in the place of the user's class: called with its arguments, it gives a specification."""
+
+    def __init__(self, cls: type, make: Callable[..., Any], word: str, methods: tuple[str, ...]) -> None:
+        if not isinstance(cls, type):
+            raise FlowError(f"dt.{word} takes a class, not {cls!r}; write @dt.{word} above a class")
+        missing = [name for name in methods if not callable(getattr(cls, name, None))]
+        if missing:
+            raise FlowError(
+                f"dt.{word}: the class {cls.__module__}.{cls.__qualname__} has no method {missing[0]!r}; "
+                f"a {word} needs {', '.join(methods)}"
+            )
+        functools.update_wrapper(self, cls, updated=())
+        self._cls, self._make, self._word = cls, make, word
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            inspect.signature(self._cls).bind(*args, **kwargs)
+        except TypeError as failure:
+            raise FlowError(
+                f"{self._word} {self._cls.__name__}{inspect.signature(self._cls)}: {failure}; "
+                f"it was given {args!r} and {kwargs!r}"
+            ) from failure
+        return self._make(self, args, kwargs)
+
+    def __reduce__(self) -> Any:
+        """Pickle by name: the decorated class's name leads to this object, no longer to the class."""
+        found: Any = sys.modules.get(self._cls.__module__)
+        for name in self._cls.__qualname__.split("."):
+            found = getattr(found, name, None)
+        if found is self:
+            return self._cls.__qualname__
+        return (source if self._word == "source" else sink), (self._cls,)
+
+    def instance(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Make one of the user's objects."""
+        return call_user(functools.partial(self._cls, *args, **kwargs), name=f"{self._cls.__name__}(...)")
+
+    @property
+    def cls(self) -> type:
+        """The user's class."""
+        return self._cls
+
+
+class _Own:
+    """A specification: which class, with which arguments."""
+
+    def __init__(self, factory: Factory, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._factory, self._args, self._kwargs = factory, args, kwargs
+
+    @property
+    def _name(self) -> str:
+        return self._factory.cls.__name__
+
+    def _instance(self) -> Any:
+        return self._factory.instance(self._args, self._kwargs)
+
+
+class OwnSource(_Own):
+    """A source of the user's own; made by what `source` returns."""
+
+    _known: pa.Schema | None = None
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The class's schema, or that of an instance which is made for it and closed."""
+        if self._known is None:
+            schema = getattr(self._factory.cls, "schema", None)
+            if not isinstance(schema, pa.Schema):
+                instance = self._instance()
+                schema = call_user(lambda: getattr(instance, "schema", None), name=f"{self._name}.schema")
+                _close(instance, self._name)
+            if not isinstance(schema, pa.Schema):
+                raise FlowError(
+                    f"source {self._name}: schema is {schema!r}, not a pyarrow.Schema; set "
+                    f"schema = pa.schema([...]) on the class or in __init__"
+                )
+            check_unique(f"source {self._name}", schema)
+            self._known = schema
+        return self._known
+
+    def describe(self) -> str:
+        """Name it in a plan."""
+        return f"source {self._name}"
+
+    def reader(self, columns: Sequence[str] | None) -> Reader:
+        """Make a fresh instance; it is not told the columns, and gives all of them."""
+        schema = self.schema
+        return _OwnReader(self._instance(), schema, self._name)
+
+
+class _OwnReader:
+    """Reads from one of the user's objects, and holds it to its schema.
+
+    After an error, `read` raises it again; after the end, it says so again and asks the object no more.
+    """
+
+    def __init__(self, instance: Any, schema: pa.Schema, name: str) -> None:
+        self._instance, self._schema, self._name = instance, schema, name
+        self._rest: deque[pa.RecordBatch] = deque()  # of a table of several chunks
+        self._over: EndOfSource | Exception | None = None
+
+    def read(self) -> pa.RecordBatch | EndOfSource | None:
+        """Return the next rows, None if there are none now, or `END_OF_SOURCE`."""
+        if self._rest:
+            return self._rest.popleft()
+        if isinstance(self._over, Exception):
+            raise self._over
+        if self._over is not None:
+            return self._over
+        try:
+            given = call_user(self._instance.read, name=f"{self._name}.read")
+            if given is END_OF_SOURCE:
+                self._over = END_OF_SOURCE
+            return given if given is None or given is END_OF_SOURCE else self._checked(given)
+        except (SourceError, UserFunctionError) as failure:
+            self._over = failure
+            raise
+
+    def _checked(self, given: Any) -> pa.RecordBatch:
+        where = f"source {origin(self._instance.read, f'{self._name}.read')}"
+        if not isinstance(given, pa.RecordBatch | pa.Table):
+            raise SourceError(
+                f"{where} returned {given!r} of type {type(given).__name__}; return a pyarrow.RecordBatch or "
+                f"Table, None when there is nothing now, or dt.END_OF_SOURCE after the last row"
+            )
+        how = difference(given.schema, self._schema)
+        if how:
+            raise SourceError(f"{where} returned rows unlike its schema: {how}; cast them, or declare it so")
+        batches = given.to_batches() if isinstance(given, pa.Table) else [given]
+        self._rest.extend(fit(batch, self._schema, where, SourceError) for batch in batches)
+        return self._rest.popleft() if self._rest else empty_batch(self._schema)
+
+    def close(self) -> None:
+        """Close the object, if it can be closed."""
+        self._rest.clear()
+        self._over = SourceError(f"source {self._name}: the reader is closed; open the source again")
+        _close(self._instance, self._name)
+
+
+class OwnSink(_Own):
+    """A sink of the user's own; made by what `sink` returns."""
+
+    @property
+    def transactional(self) -> bool:
+        """What the class says; False if it says nothing."""
+        says = getattr(self._factory.cls, "transactional", False)
+        if not isinstance(says, bool):
+            raise FlowError(f"sink {self._name}: transactional is {says!r}; set True or False on the class")
+        return says
+
+    def describe(self) -> str:
+        """Name it in a plan."""
+        return f"sink {self._name}"
+
+    def check(self, schema: pa.Schema) -> None:
+        """Raise if the class cannot be what it says; any schema will do."""
+        check_unique(f"sink {self._name}", schema, SchemaError)
+        _ = self.transactional
+
+    def writer(self, schema: pa.Schema, lineage: str) -> Writer:
+        """Make a fresh instance, and open it if it can be opened."""
+        instance = self._instance()
+        if hasattr(instance, "open"):
+            call_user(instance.open, schema, lineage, name=f"{self._name}.open")
+        return _OwnWriter(instance, self._name)
+
+
+class _OwnWriter:
+    """Hands everything on to one of the user's objects."""
+
+    def __init__(self, instance: Any, name: str) -> None:
+        self._instance, self._name = instance, name
+
+    def stage(self, batch: pa.RecordBatch, epoch: int, part: int) -> None:
+        """Hand on rows."""
+        call_user(self._instance.stage, batch, epoch, part, name=f"{self._name}.stage")
+
+    def commit(self, epoch: int) -> None:
+        """Hand on the commit."""
+        call_user(self._instance.commit, epoch, name=f"{self._name}.commit")
+
+    def abort(self) -> None:
+        """Hand on the abort."""
+        call_user(self._instance.abort, name=f"{self._name}.abort")
+
+    def close(self) -> None:
+        """Close the object, if it can be closed."""
+        _close(self._instance, self._name)
+
+
+def _close(instance: Any, name: str) -> None:
+    if hasattr(instance, "close"):
+        call_user(instance.close, name=f"{name}.close")

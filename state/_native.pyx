@@ -1,0 +1,637 @@
+# distutils: language = c++
+"""The native half of `state`: thin wrappers, one for each C++ header beside this file.
+
+Rules: arrays in, arrays out; each function releases the GIL once for the whole batch; nothing here decides
+anything that a header does not. Arguments are checked for length here, since the headers trust their callers.
+Allocation failure arrives as MemoryError, a broken invariant as RuntimeError with its sentence.
+"""
+
+import numpy as np
+
+cimport numpy as cnp
+from libc.stddef cimport size_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
+from libcpp cimport bool as cbool
+from libcpp.memory cimport unique_ptr
+from libcpp.pair cimport pair
+from libcpp.vector cimport vector
+
+cnp.import_array()
+
+
+cdef extern from "row_vector.hpp" namespace "dovetail" nogil:
+    cdef cppclass RowVector[T]:
+        int64_t first_row()
+        int64_t end_row()
+        size_t size()
+        size_t nbytes()
+        const T* data()
+        void append(const T* values, size_t n) except +
+        void expire(int64_t row) except +
+        void start_at(int64_t row) except +
+        void check() except +
+    cdef cppclass Growing[T]:
+        size_t size()
+        T* data()
+        T* reserve(size_t n) except +
+        void advance(size_t n)
+        T* release()
+
+
+cdef extern from "store.hpp" namespace "dovetail" nogil:
+    cdef cppclass Pairs:
+        Growing[int64_t] probe
+        Growing[int64_t] row
+        size_t size()
+        void claim(int64_t p, size_t n) except +
+    cdef cppclass Probes:
+        const uint64_t* lo
+        const uint64_t* hi
+        const int64_t* row_lo
+        const int64_t* row_hi
+        cbool empty(size_t p)
+    cdef cppclass CStore "dovetail::Store":
+        void insert(const uint64_t* keys, const int64_t* rows, size_t n) except +
+        size_t probe(const Probes& probes, size_t begin, size_t end, size_t limit, Pairs& out) except +
+        void expire(int64_t before_row) except +
+        size_t size()
+        size_t nbytes()
+        void check() except +
+
+
+cdef extern from "nested.hpp" namespace "dovetail" nogil:
+    cdef cppclass NestedStore(CStore):
+        NestedStore() except +
+
+
+cdef extern from "hash.hpp" namespace "dovetail" nogil:
+    cdef cppclass HashStore(CStore):
+        HashStore(size_t smallest) except +
+
+
+cdef extern from "sorted.hpp" namespace "dovetail" nogil:
+    cdef cppclass SortedStore(CStore):
+        SortedStore(size_t least_buffer) except +
+
+
+cdef extern from "keys.hpp" namespace "dovetail" nogil:
+    uint64_t mix(uint64_t x)
+    void keys_of_int64 "dovetail::keys_of<int64_t>"(const int64_t* values, size_t n, uint64_t* out)
+    void keys_of_double "dovetail::keys_of<double>"(const double* values, size_t n, uint64_t* out)
+    void hash_strings[Offset](const Offset* offsets, const uint8_t* bytes, size_t n, uint64_t* out)
+
+
+cdef extern from "scan.hpp" namespace "dovetail" nogil:
+    cdef cppclass KeyRange:
+        const uint64_t* keys
+        uint64_t lo
+        uint64_t hi
+    size_t scan(const KeyRange* ranges, size_t columns, size_t n, int64_t first, int64_t* out)
+    const char* c_scan_instructions "dovetail::scan_instructions"()
+    cbool c_force_portable_scan "dovetail::force_portable_scan"(cbool portable)
+
+
+cdef extern from "sequence.hpp" namespace "dovetail" nogil:
+    cpdef enum class WindowKind(int):
+        kAll
+        kCount
+        kTime
+    cdef cppclass CWindow "dovetail::Window":
+        WindowKind kind
+        int64_t size
+        int64_t slide
+    void c_row_bounds "dovetail::row_bounds"(
+        const int64_t* own, size_t n, const int64_t* other, size_t m, int64_t other_first, cbool ties_before,
+        const CWindow& window, const RowVector[int64_t]& retained, int64_t* row_lo, int64_t* row_hi)
+    void c_own_bounds "dovetail::own_bounds"(
+        const int64_t* own, size_t n, int64_t first, const CWindow& window, const RowVector[int64_t]& retained,
+        int64_t* row_lo, int64_t* row_hi)
+    int64_t c_expiry_bound "dovetail::expiry_bound"(
+        const CWindow& window, int64_t rows, cbool has_time, int64_t time, const RowVector[int64_t]& times)
+    size_t c_find_late "dovetail::find_late"(
+        const int64_t* times, size_t n, int64_t delay, cbool& any, int64_t& greatest, uint8_t* late, cbool& ascending)
+
+
+cdef extern from "pairs.hpp" namespace "dovetail" nogil:
+    size_t c_filter_pairs "dovetail::filter_pairs"(
+        int64_t* probe, int64_t* row, size_t n, const RowVector[uint64_t]& keys, const uint64_t* lo,
+        const uint64_t* hi, cbool negated)
+    cdef cppclass Half:
+        const int64_t* probe
+        const int64_t* row
+        size_t n
+        const int64_t* rank
+        int64_t first_row
+    void c_merge_halves "dovetail::merge_halves"(
+        const Half& left, const Half& right, int64_t* left_row, int64_t* right_row, int64_t* later)
+
+
+cdef extern from "gather.hpp" namespace "dovetail" nogil:
+    cdef cppclass Part:
+        const uint8_t* validity
+        const uint8_t* values
+        const uint8_t* bytes
+        int64_t offset
+    cdef cppclass Place:
+        uint32_t chunk
+        uint32_t at
+    cdef cppclass CChunks "dovetail::Chunks":
+        CChunks(vector[pair[int, int]] columns) except +
+        size_t columns()
+        size_t size()
+        size_t nbytes()
+        void add(int64_t first_row, int64_t rows, const Part* parts) except +
+        void drop_front(size_t n) except +
+        void drop_back(size_t n) except +
+        void locate(const int64_t* rows, size_t n, Place* places) except +
+        cbool has_nulls(size_t column)
+        size_t gather_validity(size_t column, const Place* places, size_t n, uint8_t* out)
+        void gather_fixed(size_t column, const Place* places, size_t n, uint8_t* out) except +
+        void gather_bits(size_t column, const Place* places, size_t n, uint8_t* out)
+        int64_t gather_offsets[Offset](size_t column, const Place* places, size_t n, Offset* out, int64_t limit)
+        void gather_bytes[Offset](size_t column, const Place* places, size_t n, const Offset* starts, uint8_t* out)
+
+
+# Arrays -------------------------------------------------------------------------------------------------------
+
+cdef class _Memory:
+    """Owns an array that C++ allocated; NumPy arrays over it keep this alive."""
+
+    cdef int64_t* data
+
+    def __cinit__(self):
+        self.data = NULL
+
+    def __dealloc__(self):
+        _delete_array(self.data)
+
+
+cdef extern from *:
+    """
+    static inline void dovetail_delete_array(int64_t* data) { delete[] data; }
+    """
+    void _delete_array "dovetail_delete_array"(int64_t* data) noexcept nogil
+
+
+cdef cnp.ndarray _hand_over(Growing[int64_t]& values):
+    """A NumPy array that owns what was grown; no copy."""
+    cdef cnp.npy_intp n = <cnp.npy_intp>values.size()
+    cdef _Memory memory = _Memory()
+    cdef cnp.ndarray array
+    if n == 0:
+        return np.empty(0, np.int64)
+    memory.data = values.release()
+    array = cnp.PyArray_SimpleNewFromData(1, &n, cnp.NPY_INT64, memory.data)
+    cnp.set_array_base(array, memory)
+    return array
+
+
+cdef inline const int64_t* _i64(const int64_t[::1] values) noexcept nogil:
+    return &values[0] if values.shape[0] else NULL
+
+
+cdef inline const uint64_t* _u64(const uint64_t[::1] values) noexcept nogil:
+    return &values[0] if values.shape[0] else NULL
+
+
+cdef _same_length(Py_ssize_t a, Py_ssize_t b, str what):
+    if a != b:
+        raise ValueError(f"{what}: lengths {a} and {b} differ")
+
+
+cdef class RowKeys:
+    """One uint64 key for each row of a window, by row number."""
+
+    cdef RowVector[uint64_t] rows
+
+    def append(self, const uint64_t[::1] keys):
+        with nogil:
+            self.rows.append(_u64(keys), keys.shape[0])
+
+    def expire(self, int64_t before_row):
+        self.rows.expire(before_row)
+
+    def start_at(self, int64_t row):
+        self.rows.start_at(row)
+
+    def check(self):
+        self.rows.check()
+
+    def __len__(self):
+        return self.rows.size()
+
+    @property
+    def first_row(self):
+        return self.rows.first_row()
+
+    @property
+    def nbytes(self):
+        return self.rows.nbytes()
+
+
+cdef class RowTimes:
+    """One int64 time for each row of a window, ascending."""
+
+    cdef RowVector[int64_t] rows
+
+    def append(self, const int64_t[::1] times):
+        with nogil:
+            self.rows.append(_i64(times), times.shape[0])
+
+    def expire(self, int64_t before_row):
+        self.rows.expire(before_row)
+
+    def start_at(self, int64_t row):
+        self.rows.start_at(row)
+
+    def check(self):
+        self.rows.check()
+
+    def __len__(self):
+        return self.rows.size()
+
+    @property
+    def first_row(self):
+        return self.rows.first_row()
+
+    @property
+    def nbytes(self):
+        return self.rows.nbytes()
+
+
+# Keys ---------------------------------------------------------------------------------------------------------
+
+def keys_of(values):
+    """Map int64, uint64 or float64 values to uint64 keys in the same order (see keys.hpp)."""
+    cdef cnp.ndarray[uint64_t, ndim=1] out
+    cdef const int64_t[::1] signed
+    cdef const double[::1] floats
+    values = np.ascontiguousarray(values)
+    if values.dtype == np.uint64:
+        return values
+    out = np.empty(len(values), np.uint64)
+    cdef uint64_t* place = <uint64_t*>cnp.PyArray_DATA(out)
+    if values.dtype == np.int64:
+        signed = values
+        with nogil:
+            keys_of_int64(&signed[0] if signed.shape[0] else NULL, signed.shape[0], place)
+    elif values.dtype == np.float64:
+        floats = values
+        with nogil:
+            keys_of_double(&floats[0] if floats.shape[0] else NULL, floats.shape[0], place)
+    else:
+        raise TypeError(f"keys are int64, uint64 or float64, not {values.dtype}")
+    return out
+
+
+def hash_strings_at(uintptr_t offsets, uintptr_t data, Py_ssize_t first, Py_ssize_t n, bint wide):
+    """Hash n strings of an Arrow array, given its buffers' addresses; `wide`: offsets of 64 bits."""
+    cdef cnp.ndarray[uint64_t, ndim=1] out = np.empty(n, np.uint64)
+    cdef uint64_t* place = <uint64_t*>cnp.PyArray_DATA(out)
+    if n == 0:
+        return out
+    with nogil:
+        if wide:
+            hash_strings(<const int64_t*>offsets + first, <const uint8_t*>data, n, place)
+        else:
+            hash_strings(<const int*>offsets + first, <const uint8_t*>data, n, place)
+    return out
+
+
+def combine_keys(list columns):
+    """One key out of several, for equality on all of them (a hash: equal keys have equal ones)."""
+    cdef const uint64_t[::1] keys
+    cdef cnp.ndarray[uint64_t, ndim=1] out = np.array(columns[0], np.uint64, copy=True)
+    cdef uint64_t* place = <uint64_t*>cnp.PyArray_DATA(out)
+    cdef Py_ssize_t i
+    for column in columns[1:]:
+        keys = column
+        _same_length(len(out), keys.shape[0], "combine_keys")
+        with nogil:
+            for i in range(keys.shape[0]):
+                place[i] = mix(place[i]) ^ keys[i]
+    return out
+
+
+# Order and windows --------------------------------------------------------------------------------------------
+
+cdef class Window:
+    """Which rows of the other stream a tuple may meet: `kind` 'all', 'count' or 'time', `size`, `slide` (0: none)."""
+
+    cdef CWindow spec
+    cdef readonly str kind
+
+    def __init__(self, str kind, int64_t size=0, int64_t slide=0):
+        self.kind = kind
+        self.spec.kind = {"all": WindowKind.kAll, "count": WindowKind.kCount, "time": WindowKind.kTime}[kind]
+        self.spec.size = size
+        self.spec.slide = slide
+
+
+def row_bounds(const int64_t[::1] own, const int64_t[::1] other, int64_t other_first, bint ties_before,
+               Window window, RowTimes retained):
+    """(row_lo, row_hi) into the other side's rows for each new tuple of one side. See sequence.hpp."""
+    cdef Py_ssize_t n = own.shape[0]
+    cdef cnp.ndarray[int64_t, ndim=1] lo = np.empty(n, np.int64), hi = np.empty(n, np.int64)
+    cdef int64_t* lo_place = <int64_t*>cnp.PyArray_DATA(lo)
+    cdef int64_t* hi_place = <int64_t*>cnp.PyArray_DATA(hi)
+    with nogil:
+        c_row_bounds(_i64(own), n, _i64(other), other.shape[0], other_first, ties_before, window.spec,
+                     retained.rows, lo_place, hi_place)
+    return lo, hi
+
+
+def own_bounds(const int64_t[::1] own, int64_t first, Window window, RowTimes retained):
+    """(row_lo, row_hi) into a stream's own rows, for a self-join."""
+    cdef Py_ssize_t n = own.shape[0]
+    cdef cnp.ndarray[int64_t, ndim=1] lo = np.empty(n, np.int64), hi = np.empty(n, np.int64)
+    cdef int64_t* lo_place = <int64_t*>cnp.PyArray_DATA(lo)
+    cdef int64_t* hi_place = <int64_t*>cnp.PyArray_DATA(hi)
+    with nogil:
+        c_own_bounds(_i64(own), n, first, window.spec, retained.rows, lo_place, hi_place)
+    return lo, hi
+
+
+def expiry_bound(Window window, int64_t rows, last_time, RowTimes times):
+    """The least row that any later tuple may meet; `last_time` is None when there is no time."""
+    cdef bint has_time = last_time is not None
+    cdef int64_t time = last_time if has_time else 0
+    return c_expiry_bound(window.spec, rows, has_time, time, times.rows)
+
+
+def find_late(const int64_t[::1] times, int64_t delay, greatest):
+    """(late mask or None, ascending, greatest time now): lateness of a source's next tuples, one by one."""
+    cdef Py_ssize_t n = times.shape[0]
+    cdef cnp.ndarray[uint8_t, ndim=1] late = np.empty(n, np.uint8)
+    cdef uint8_t* place = <uint8_t*>cnp.PyArray_DATA(late)
+    cdef cbool any_before = greatest is not None
+    cdef int64_t most = greatest if any_before else 0
+    cdef cbool ascending = True
+    cdef size_t count
+    with nogil:
+        count = c_find_late(_i64(times), n, delay, any_before, most, place, ascending)
+    return (late.view(np.bool_) if count else None), ascending, (most if any_before else None)
+
+
+# Indexes and pairs --------------------------------------------------------------------------------------------
+
+cdef class Index:
+    """A window index over uint64 keys: the contract of store.hpp. `state.make` wraps it for typed keys."""
+
+    cdef unique_ptr[CStore] store
+    cdef readonly str name
+
+    def __init__(self, str name, size_t limit=0):
+        self.name = name
+        if name == "nested":
+            self.store.reset(new NestedStore())
+        elif name == "hash":
+            self.store.reset(new HashStore(limit or 64))
+        elif name == "sorted":
+            self.store.reset(new SortedStore(limit or 1024))
+        else:
+            raise ValueError(f"there is no index named {name!r}")
+
+    def insert(self, const uint64_t[::1] keys, const int64_t[::1] rows):
+        _same_length(keys.shape[0], rows.shape[0], "insert")
+        with nogil:
+            self.store.get().insert(_u64(keys), _i64(rows), keys.shape[0])
+
+    def probe(self, const uint64_t[::1] lo, const uint64_t[::1] hi, const int64_t[::1] row_lo,
+              const int64_t[::1] row_hi, size_t begin, size_t end, size_t limit):
+        """(probe, row, next): pairs of the probes in [begin, end), and the first one not answered."""
+        _same_length(lo.shape[0], hi.shape[0], "probe")
+        _same_length(lo.shape[0], row_lo.shape[0], "probe")
+        _same_length(lo.shape[0], row_hi.shape[0], "probe")
+        cdef Probes probes
+        cdef Pairs pairs
+        cdef size_t upto
+        if end > <size_t>lo.shape[0]:
+            raise ValueError(f"probe {end} of {lo.shape[0]}")
+        probes.lo, probes.hi = _u64(lo), _u64(hi)
+        probes.row_lo, probes.row_hi = _i64(row_lo), _i64(row_hi)
+        with nogil:
+            upto = self.store.get().probe(probes, begin, end, limit, pairs)
+        return _hand_over(pairs.probe), _hand_over(pairs.row), upto
+
+    def expire(self, int64_t before_row):
+        with nogil:
+            self.store.get().expire(before_row)
+
+    def check(self):
+        self.store.get().check()
+
+    def __len__(self):
+        return self.store.get().size()
+
+    @property
+    def nbytes(self):
+        return self.store.get().nbytes()
+
+
+def scan_rows(list keys, list lo, list hi, const int64_t[::1] row_lo, const int64_t[::1] row_hi, size_t begin,
+              size_t end, size_t limit):
+    """As `Index.probe`, but over rows in order and with a range for each of several keys at once.
+
+    `keys` are RowKeys of the same rows; without any, every row of the row range matches.
+    """
+    cdef vector[const uint64_t*] columns
+    cdef vector[const uint64_t*] los
+    cdef vector[const uint64_t*] his
+    cdef vector[KeyRange] ranges
+    cdef const uint64_t[::1] view
+    cdef RowKeys column
+    cdef int64_t first = 0
+    cdef Pairs pairs
+    cdef size_t p, c, upto, count = len(keys), found, n
+    cdef int64_t from_row
+    cdef int64_t* place
+    cdef cbool empty
+    for key, low, high in zip(keys, lo, hi, strict=True):
+        column = key
+        first = column.rows.first_row()
+        columns.push_back(column.rows.data())
+        view = low
+        _same_length(view.shape[0], row_lo.shape[0], "scan_rows")
+        los.push_back(_u64(view))
+        view = high
+        _same_length(view.shape[0], row_lo.shape[0], "scan_rows")
+        his.push_back(_u64(view))
+    ranges.resize(count)
+    with nogil:
+        upto = end
+        for p in range(begin, end):
+            if row_lo[p] >= row_hi[p]:
+                continue
+            from_row = row_lo[p]
+            n = <size_t>(row_hi[p] - from_row)
+            empty = False
+            for c in range(count):
+                ranges[c].keys = columns[c] + (from_row - first)
+                ranges[c].lo = los[c][p]
+                ranges[c].hi = his[c][p]
+                if los[c][p] > his[c][p]:
+                    empty = True
+            if empty:
+                continue
+            place = pairs.row.reserve(n + 8)
+            if count:
+                found = scan(ranges.data(), count, n, from_row, place)
+            else:
+                found = n
+                for c in range(n):
+                    place[c] = from_row + <int64_t>c
+            pairs.claim(<int64_t>p, found)
+            if pairs.size() >= limit:
+                upto = p + 1
+                break
+    return _hand_over(pairs.probe), _hand_over(pairs.row), upto
+
+
+def filter_pairs(int64_t[::1] probe, int64_t[::1] row, RowKeys keys, const uint64_t[::1] lo,
+                 const uint64_t[::1] hi, bint negated):
+    """Keep, in place, the pairs whose row's key is inside its probe's range; return how many."""
+    cdef size_t kept
+    if probe.shape[0] == 0:
+        return 0
+    with nogil:
+        kept = c_filter_pairs(&probe[0], &row[0], probe.shape[0], keys.rows, _u64(lo), _u64(hi), negated)
+    return kept
+
+
+def merge_halves(const int64_t[::1] left_probe, const int64_t[::1] left_row, const int64_t[::1] left_rank,
+                 int64_t left_first, const int64_t[::1] right_probe, const int64_t[::1] right_row,
+                 const int64_t[::1] right_rank, int64_t right_first):
+    """(left_row, right_row, rank of the later tuple) of both halves, in the order of results."""
+    cdef Py_ssize_t n = left_probe.shape[0] + right_probe.shape[0]
+    cdef cnp.ndarray[int64_t, ndim=1] out_left = np.empty(n, np.int64)
+    cdef cnp.ndarray[int64_t, ndim=1] out_right = np.empty(n, np.int64)
+    cdef cnp.ndarray[int64_t, ndim=1] later = np.empty(n, np.int64)
+    cdef int64_t* left_place = <int64_t*>cnp.PyArray_DATA(out_left)
+    cdef int64_t* right_place = <int64_t*>cnp.PyArray_DATA(out_right)
+    cdef int64_t* later_place = <int64_t*>cnp.PyArray_DATA(later)
+    cdef Half left, right
+    left.probe, left.row, left.n = _i64(left_probe), _i64(left_row), left_probe.shape[0]
+    left.rank, left.first_row = _i64(left_rank), left_first
+    right.probe, right.row, right.n = _i64(right_probe), _i64(right_row), right_probe.shape[0]
+    right.rank, right.first_row = _i64(right_rank), right_first
+    with nogil:
+        c_merge_halves(left, right, left_place, right_place, later_place)
+    return out_left, out_right, later
+
+
+def scan_instructions():
+    """'avx512' or 'portable': what the scan runs on here."""
+    return c_scan_instructions().decode()
+
+
+def force_portable_scan(bint portable):
+    """Use the portable scan (to test and to measure it); return what was forced before."""
+    return c_force_portable_scan(portable)
+
+
+# Rows out of batches ------------------------------------------------------------------------------------------
+
+cdef class Places:
+    """Where rows stand: the batch and the place in it, found once for all columns."""
+
+    cdef vector[Place] places
+
+    def __len__(self):
+        return self.places.size()
+
+    def numpy(self):
+        """(chunk, place in it) as two arrays, for columns that are gathered elsewhere."""
+        cdef Py_ssize_t n = self.places.size(), i
+        cdef cnp.ndarray[int64_t, ndim=1] chunk = np.empty(n, np.int64), at = np.empty(n, np.int64)
+        for i in range(n):
+            chunk[i] = self.places[i].chunk
+            at[i] = self.places[i].at
+        return chunk, at
+
+
+cdef class Chunks:
+    """The buffers of a log's batches, by address. The log keeps the batches themselves alive."""
+
+    cdef unique_ptr[CChunks] chunks
+
+    def __init__(self, list columns):
+        """`columns`: (layout, bytes a value) of each."""
+        cdef vector[pair[int, int]] layouts
+        for layout, width in columns:
+            layouts.push_back(pair[int, int](layout, width))
+        self.chunks.reset(new CChunks(layouts))
+
+    def add(self, int64_t first_row, int64_t rows, list parts):
+        """`parts`: (validity, values, bytes, offset) of each column; addresses, 0 for none."""
+        cdef vector[Part] native
+        cdef Part part
+        cdef uintptr_t validity, values, data
+        for validity, values, data, offset in parts:
+            part.validity = <const uint8_t*>validity
+            part.values = <const uint8_t*>values
+            part.bytes = <const uint8_t*>data
+            part.offset = offset
+            native.push_back(part)
+        _same_length(native.size(), self.chunks.get().columns(), "add")
+        self.chunks.get().add(first_row, rows, native.data())
+
+    def drop_front(self, size_t n):
+        self.chunks.get().drop_front(n)
+
+    def drop_back(self, size_t n):
+        self.chunks.get().drop_back(n)
+
+    def __len__(self):
+        return self.chunks.get().size()
+
+    @property
+    def nbytes(self):
+        return self.chunks.get().nbytes()
+
+    def locate(self, const int64_t[::1] rows):
+        cdef Places places = Places()
+        places.places.resize(rows.shape[0])
+        with nogil:
+            self.chunks.get().locate(_i64(rows), rows.shape[0], places.places.data())
+        return places
+
+    def has_nulls(self, size_t column):
+        return self.chunks.get().has_nulls(column)
+
+    def gather_validity(self, size_t column, Places places, uintptr_t out):
+        """Fill a cleared bitmap; return the number of nulls."""
+        cdef size_t nulls
+        with nogil:
+            nulls = self.chunks.get().gather_validity(
+                column, places.places.data(), places.places.size(), <uint8_t*>out)
+        return nulls
+
+    def gather_fixed(self, size_t column, Places places, uintptr_t out):
+        with nogil:
+            self.chunks.get().gather_fixed(column, places.places.data(), places.places.size(), <uint8_t*>out)
+
+    def gather_bits(self, size_t column, Places places, uintptr_t out):
+        with nogil:
+            self.chunks.get().gather_bits(column, places.places.data(), places.places.size(), <uint8_t*>out)
+
+    def gather_offsets(self, size_t column, Places places, uintptr_t out, bint wide, int64_t limit):
+        """Fill n + 1 offsets; return the number of bytes, or -1 if they pass `limit`."""
+        cdef int64_t total
+        with nogil:
+            if wide:
+                total = self.chunks.get().gather_offsets(
+                    column, places.places.data(), places.places.size(), <int64_t*>out, limit)
+            else:
+                total = self.chunks.get().gather_offsets(
+                    column, places.places.data(), places.places.size(), <int*>out, limit)
+        return total
+
+    def gather_bytes(self, size_t column, Places places, uintptr_t offsets, bint wide, uintptr_t out):
+        with nogil:
+            if wide:
+                self.chunks.get().gather_bytes(
+                    column, places.places.data(), places.places.size(), <const int64_t*>offsets, <uint8_t*>out)
+            else:
+                self.chunks.get().gather_bytes(
+                    column, places.places.data(), places.places.size(), <const int*>offsets, <uint8_t*>out)

@@ -1,0 +1,153 @@
+"""Window indexes by name, for keys of ordinary types: `make("sorted", "int64")`.
+
+The joins inside this package speak to the native indexes in 64-bit keys; this is the same thing for people, and
+for the tests that hold every index to one contract.
+"""
+
+__all__ = ["Store", "make", "names"]
+
+from collections.abc import Callable
+
+import numpy as np
+
+from . import _native
+from ._native import keys_of
+
+_NAMES = {
+    "nested": "no index: every row of the range is looked at, eight at a time",
+    "hash": "equality: chains from the newest row to the oldest",
+    "sorted": "ranges: a sorted array and a sorted buffer for the newest rows",
+}
+
+
+def names() -> dict[str, str]:
+    """Return the indexes that there are, each with a line about it.
+
+    >>> sorted(names())
+    ['hash', 'nested', 'sorted']
+    """
+    return dict(_NAMES)
+
+
+def make(name: str, dtype: object, **params: int) -> "Store":
+    """Make an empty store.
+
+    Parameters
+    ----------
+    name
+        One of `names()`.
+    dtype
+        The keys' NumPy type: any integer, float32 or float64, or a `datetime64` with its unit.
+    params
+        `limit`: entries of the smallest table (`hash`) or buffer (`sorted`); tests make it tiny.
+
+    Examples
+    --------
+    >>> store = make("sorted", "int64")
+    >>> store.insert([5, 3, 5], 0)
+    >>> probe, row = store.probe([4], [9], [0], [3])
+    >>> row.tolist()
+    [0, 2]
+    """
+    if name not in _NAMES:
+        raise ValueError(f"there is no store named {name!r}; there are: {', '.join(sorted(_NAMES))}")
+    unknown = sorted(set(params) - {"limit"})
+    if unknown:
+        raise ValueError(f"store {name!r} has no parameter {unknown[0]!r}; it has: limit")
+    return Store(_native.Index(name, params.get("limit", 0)), np.dtype(dtype))
+
+
+def _converter(dtype: np.dtype) -> Callable[[object], np.ndarray]:
+    if dtype.kind == "i":
+        return lambda values: np.ascontiguousarray(values, dtype).astype(np.int64)
+    if dtype.kind == "u":
+        return lambda values: np.ascontiguousarray(values, dtype).astype(np.uint64)
+    if dtype.kind == "f" and dtype.itemsize in (4, 8):
+        return lambda values: np.ascontiguousarray(values, dtype).astype(np.float64)
+    if dtype.kind == "M":
+        return lambda values: np.ascontiguousarray(values, dtype).view(np.int64)
+    raise ValueError(f"keys are integers, float32, float64 or datetime64, not {dtype}")
+
+
+class Store:
+    """A window index: keys with ascending rows in, (probe, row) pairs out."""
+
+    def __init__(self, index: _native.Index, dtype: np.dtype) -> None:
+        self.name = index.name
+        self.dtype = dtype
+        self._index = index
+        self._convert = _converter(dtype)
+        self._next_row: int | None = None
+        self._bound: int | None = None
+
+    def insert(self, keys: object, rows: object) -> None:
+        """Add keys with their rows: an ascending array, or the first of consecutive rows.
+
+        All must be above every row inserted before; NaN (and NaT) has no place in an order and is refused.
+        """
+        values = self._convert(keys)
+        where = (
+            np.arange(rows, rows + len(values), dtype=np.int64)
+            if isinstance(rows, int | np.integer)
+            else np.ascontiguousarray(rows, np.int64)
+        )
+        if self._missing(values).any():
+            raise ValueError("NaN and NaT cannot be stored: nothing compares with them")
+        if len(where) != len(values):
+            raise ValueError(f"{len(values)} keys for {len(where)} rows")
+        if len(where) == 0:
+            return
+        if np.any(where[1:] <= where[:-1]):
+            raise ValueError("rows must ascend")
+        if self._next_row is not None and where[0] < self._next_row:
+            raise ValueError(f"row {where[0]} is not above row {self._next_row - 1}, which was inserted before")
+        self._index.insert(keys_of(values), where)
+        self._next_row = int(where[-1]) + 1
+
+    build = insert
+
+    def probe(self, lo: object, hi: object, row_lo: object, row_hi: object) -> tuple[np.ndarray, np.ndarray]:
+        """Find, for each probe, the rows in [row_lo, row_hi) with a key in [lo, hi].
+
+        Returns (probe, row), ascending by both. An empty range, and one with NaN, matches nothing.
+        """
+        low, high = self._convert(lo), self._convert(hi)
+        from_row = np.ascontiguousarray(row_lo, np.int64)
+        to_row = np.ascontiguousarray(row_hi, np.int64)
+        if self._bound is not None:
+            from_row = np.maximum(from_row, self._bound)
+        nothing = self._missing(low) | self._missing(high) | (low > high)
+        lo_keys, hi_keys = keys_of(low).copy(), keys_of(high).copy()
+        lo_keys[nothing], hi_keys[nothing] = 1, 0
+        probe, row, _ = self._index.probe(lo_keys, hi_keys, from_row, to_row, 0, len(low), 2**62)
+        return probe, row
+
+    def expire(self, before_row: int) -> None:
+        """Forget the rows below a bound; they never come back."""
+        if self._bound is not None and before_row < self._bound:
+            raise ValueError(f"the bound cannot fall from {self._bound} to {before_row}")
+        self._bound = int(before_row)
+        self._index.expire(self._bound)
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the store holds."""
+        return self._index.nbytes
+
+    def check(self) -> None:
+        """Raise RuntimeError if an invariant does not hold."""
+        self._index.check()
+
+    def statistics(self) -> dict[str, object]:
+        """Return what there is to know: name, rows, bytes."""
+        return {"name": self.name, "rows": len(self), "bytes": self.nbytes}
+
+    def _missing(self, values: np.ndarray) -> np.ndarray:
+        if values.dtype == np.float64:
+            return np.isnan(values)
+        if self.dtype.kind == "M":
+            return values == np.iinfo(np.int64).min
+        return np.zeros(len(values), bool)
