@@ -9,6 +9,7 @@ __all__ = ["Options"]
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from typing import Any
 
 from .errors import FlowError
 
@@ -57,7 +58,7 @@ class Options:
         100
         """
         environment = os.environ if environment is None else environment
-        given = {}
+        given: dict[str, Any] = {}
         for field in fields(cls):
             text = environment.get(f"DOVETAIL_{field.name.upper()}")
             if text is None:
@@ -67,7 +68,6 @@ class Options:
                 given[field.name] = kind(text.replace("_", ""))
             except ValueError:
                 raise FlowError(
-                    f"DOVETAIL_{field.name.upper()}={text!r} is not a number; "
-                    f"the default is {field.default!r}"
+                    f"DOVETAIL_{field.name.upper()}={text!r} is not a number; the default is {field.default!r}"
                 ) from None
         return cls(**given)

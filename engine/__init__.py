@@ -4,8 +4,7 @@
 `tasks` are the running halves of the steps, `run` moves batches between them, `result` says what was done.
 """
 
-__all__ = ["Flow", "Result", "Status", "Stream"]
+__all__ = ["Flow", "Result", "Stream"]
 
 from .flow import Flow, Stream
 from .result import Result
-from .run import Status

@@ -231,7 +231,9 @@ class Stream:
         for column in wanted:
             key = column.name if isinstance(column, Column) else column
             if not isinstance(key, str):
-                raise FlowError(f"select {step!r}: {column!r} is not a column's name; compute one as new=… ({caller()})")
+                raise FlowError(
+                    f"select {step!r}: {column!r} is not a column's name; compute one as new=… ({caller()})"
+                )
             if key not in self.schema.names:
                 raise SchemaError(f"select {step!r}: there is no column {key!r}; {nearest(key, self.schema.names)}")
             if key in made:
@@ -249,7 +251,9 @@ class Stream:
         kept: dict[str, Any] = {n: n for n in self.schema.names}
         return self._compute(step, "with_columns", {**kept, **self._bound(computed, f"with_columns {step!r}")})
 
-    def map(self, fn: Callable[[pa.RecordBatch], Any], schema: pa.Schema | None = None, *, name: str | None = None) -> "Stream":
+    def map(
+        self, fn: Callable[[pa.RecordBatch], Any], schema: pa.Schema | None = None, *, name: str | None = None
+    ) -> "Stream":
         """Hand each batch to a function that returns a RecordBatch, with the same or another number of rows.
 
         Without `schema` it is taken from what the function makes of an empty batch, now, or if it cannot do that,
@@ -281,7 +285,9 @@ class Stream:
             if not other.schema.equals(self.schema):
                 raise SchemaError(f"union {step!r}: {_schema_difference(self, other)}")
             if (other._node.domain is None) != (domain is None):
-                raise SchemaError(f"union {step!r}: one stream has a time column and another has none; read all with time=…")
+                raise SchemaError(
+                    f"union {step!r}: one stream has a time column and another has none; read all with time=…"
+                )
             if domain is not None and other._node.domain is not None:
                 domain = domain.finer(other._node.domain, f"union {step!r}")
         streams = (self, *others)
@@ -340,7 +346,9 @@ class Stream:
         """Send the rows to a sink; return the sink."""
         step = self._flow._name(name, "write")
         if not hasattr(type(sink), "writer"):
-            raise FlowError(f"write {step!r}: {sink!r} is not a sink; write dt.parquet(…), dt.show() or dt.collect() ({caller()})")
+            raise FlowError(
+                f"write {step!r}: {sink!r} is not a sink; write dt.parquet(…), dt.show() or dt.collect() ({caller()})"
+            )
         if self._schema_known:
             sink.check(self.schema)
         self._not_its_own_input(sink, step)
@@ -422,7 +430,7 @@ def _is_column(made: Any, name: str | None) -> bool:
 def _checked_name(name: Any, kind: str) -> str:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise FlowError(
-            f"{kind}: {name!r} is not a name; use letters, digits, '.', '_' and '-', at most 64, not starting with a sign"
+            f"{kind}: {name!r} is not a name; use up to 64 letters, digits, '.', '_' and '-', a letter or digit first"
         )
     return name
 

@@ -4,9 +4,21 @@ Each kind of step is a dataclass; `Stream` (flow.py) is a handle on one. A node 
 is the nodes that the sinks reach. Names are unique in a flow: a step's state, counts and errors go by them.
 """
 
-__all__ = ["ComputeNode", "FilterNode", "JoinNode", "LateNode", "MapNode", "Node", "Rate", "ReadNode", "UnionNode", "WriteNode", "reachable"]
+__all__ = [
+    "ComputeNode",
+    "FilterNode",
+    "JoinNode",
+    "LateNode",
+    "MapNode",
+    "Node",
+    "Rate",
+    "ReadNode",
+    "UnionNode",
+    "WriteNode",
+    "reachable",
+]
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -119,7 +131,7 @@ class WriteNode(Node):
     sink: Sink
 
 
-def reachable(ends: "tuple[Node, ...] | list[Node]") -> list[Node]:
+def reachable(ends: Sequence[Node]) -> list[Node]:
     """Return the nodes that these depend on, and these, each after its inputs."""
     order: dict[int, Node] = {}
 

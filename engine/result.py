@@ -53,7 +53,14 @@ class Result:
     def __str__(self) -> str:
         head = ("step", "kind", "rows in", "rows out", "late", "watermark")
         rows = [
-            (s.name, s.kind, f"{s.rows_in:,}", f"{s.rows_out:,}", f"{s.late:,}" if s.kind == "read" else "", s.watermark)
+            (
+                s.name,
+                s.kind,
+                f"{s.rows_in:,}",
+                f"{s.rows_out:,}",
+                f"{s.late:,}" if s.kind == "read" else "",
+                s.watermark,
+            )
             for s in self.steps.values()
         ]
         widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]

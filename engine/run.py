@@ -9,10 +9,9 @@ The clock is an argument, and everything decided with it is a plain function her
 `due_in`), so that tests need no waiting.
 """
 
-__all__ = ["Status", "run"]
+__all__ = ["Runner", "run"]
 
 import contextlib
-import os
 import signal
 import threading
 import time
@@ -27,6 +26,7 @@ import pyarrow as pa
 from ..batch import END, START, Batch, Watermark
 from ..config import Options
 from ..errors import DovetailError
+from ..monitoring import Status
 from ..operators.times import TimeDomain
 from .graph import LateNode, MapNode, Node, Rate, WriteNode, reachable
 from .plan import needed_columns, source_groups
@@ -34,19 +34,6 @@ from .result import Result, StepReport
 from .tasks import ReadTask, SinkTask, Task, explained, make_task
 
 PROGRESS_SECONDS = 0.5
-
-
-@dataclass(frozen=True)
-class Status:
-    """A look at a running flow."""
-
-    flow: str
-    seconds: float
-    rows_in: int
-    rows_out: int
-    late: int
-    watermark: str
-    held_bytes: int
 
 
 @dataclass
@@ -68,7 +55,9 @@ class SourceState:
         return Fraction(mark) / domain.ticks
 
 
-def next_source(group: Sequence[SourceState], tried: set[int], waits: Callable[[SourceState], bool]) -> SourceState | None:
+def next_source(
+    group: Sequence[SourceState], tried: set[int], waits: Callable[[SourceState], bool]
+) -> SourceState | None:
     """Choose which source of a group to read: the one furthest behind that may be read now.
 
     Without event time every mark is the same; the one that has brought fewest rows goes first.

@@ -332,9 +332,7 @@ class _CsvWriter:
 
     def __init__(self, file: BinaryIO, schema: pa.Schema, delimiter: str) -> None:
         self._schema = pa.schema([field.with_type(_plain(field.type)) for field in schema])
-        self._writer = pacsv.CSVWriter(
-            file, self._schema, write_options=pacsv.WriteOptions(delimiter=delimiter)
-        )
+        self._writer = pacsv.CSVWriter(file, self._schema, write_options=pacsv.WriteOptions(delimiter=delimiter))
 
     def write_table(self, table: pa.Table) -> None:
         """Append rows."""
@@ -391,9 +389,7 @@ def _expand(kind: str, path: str, may_be_empty: bool) -> list[str]:
         raise SourceError(_missing(kind, path))
     files = [file for file in files if os.path.isfile(file) and os.path.basename(file)[0] not in "._"]
     if not files and not may_be_empty:
-        raise SourceError(
-            f"{kind}: {nothing}. Without a file there is no schema: pass schema= if it may be empty"
-        )
+        raise SourceError(f"{kind}: {nothing}. Without a file there is no schema: pass schema= if it may be empty")
     return files
 
 

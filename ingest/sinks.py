@@ -330,9 +330,7 @@ class _ShowWriter(_Queue):
         rows, self._texts = self._texts, []
         names = [_printable(name) for name in self._schema.names]
         right = [_is_number(field.type) for field in self._schema]
-        self._lengths = [
-            max(before, *map(len, column)) for before, *column in zip(self._lengths, names, *rows)
-        ]
+        self._lengths = [max(before, *map(len, column)) for before, *column in zip(self._lengths, names, *rows)]
         widths = _widths(self._lengths, right, shutil.get_terminal_size().columns)[: self._columns]
         header = [names] if self._columns is None else []
         self._columns = len(widths)

@@ -108,9 +108,7 @@ def synthetic(
         raise FlowError(f"synthetic: seed={seed!r} must be a whole number from 0 on")
     check_positive("synthetic", "batch_rows", batch_rows)
     if _dtype(dtype).kind != "f" and not (float(low).is_integer() and float(high).is_integer()):
-        raise FlowError(
-            f"synthetic: low={low!r} and high={high!r} must be whole numbers for a key of {dtype}"
-        )
+        raise FlowError(f"synthetic: low={low!r} and high={high!r} must be whole numbers for a key of {dtype}")
     _check_numbers(low, high, {"rate": rate, "deviation": deviation, "shape": shape, "scale": scale})
     if exponent < 1.01:
         raise FlowError(f"synthetic: exponent={exponent!r} must be at least 1.01")

@@ -124,15 +124,15 @@ def column_kind(kind: pa.DataType) -> Kind | None:
             return None
         most = 10**kind.precision - 1
         return Kind("exact", "number", Fraction(10) ** kind.scale, low=-most, high=most)
-    wide = {"low": -(2**63), "high": 2**63 - 1}
+    low, high = -(2**63), 2**63 - 1
     if t.is_timestamp(kind):
-        return Kind("exact", "instant", Fraction(TICKS_PER_SECOND[kind.unit]), kind.tz is not None, **wide)
+        return Kind("exact", "instant", Fraction(TICKS_PER_SECOND[kind.unit]), kind.tz is not None, low, high)
     if t.is_date32(kind):
         return Kind("exact", "instant", DAY, low=-(2**31), high=2**31 - 1)
     if t.is_date64(kind):
-        return Kind("exact", "instant", Fraction(1000), **wide)
+        return Kind("exact", "instant", Fraction(1000), low=low, high=high)
     if t.is_duration(kind):
-        return Kind("exact", "duration", Fraction(TICKS_PER_SECOND[kind.unit]), **wide)
+        return Kind("exact", "duration", Fraction(TICKS_PER_SECOND[kind.unit]), low=low, high=high)
     if t.is_string(kind) or t.is_large_string(kind) or t.is_string_view(kind):
         return TEXT
     if t.is_binary(kind) or t.is_large_binary(kind) or t.is_fixed_size_binary(kind) or t.is_binary_view(kind):
@@ -183,7 +183,9 @@ def _literal_of(value: Any, source: Literal) -> Bound:
         return Bound("literal", TEXT if isinstance(value, str) else BYTES, value=value, source=source)
     micro = datetime.timedelta(microseconds=1)
     if isinstance(value, datetime.timedelta):
-        return Bound("literal", _exact("duration", Fraction(10**6), value // micro), value=value // micro, source=source)
+        return Bound(
+            "literal", _exact("duration", Fraction(10**6), value // micro), value=value // micro, source=source
+        )
     if isinstance(value, datetime.datetime):
         epoch = datetime.datetime(1970, 1, 1, tzinfo=None if value.tzinfo is None else datetime.UTC)
         whole = (value - epoch) // micro
@@ -262,7 +264,9 @@ class _Binder:
         if not found:
             raise self.fail(f"there is no column {e.name!r}{side}; {nearest(e.name, schema.names)}", e, SchemaError)
         if len(found) > 1:
-            raise self.fail(f"there are {len(found)} columns named {e.name!r}{side}; rename all but one", e, SchemaError)
+            raise self.fail(
+                f"there are {len(found)} columns named {e.name!r}{side}; rename all but one", e, SchemaError
+            )
         kind = column_kind(schema.field(e.name).type)
         if kind is None:
             if not any_type:
@@ -285,7 +289,9 @@ class _Binder:
         target = column_kind(e.kind)
         number = ("exact", "float")
         if target is None or a.kind.family not in number or target.family not in number:
-            raise self.fail(f"`{e}`: a {a.kind.describe()} cannot be cast to {e.kind} here; numbers and times can", _placed(e))
+            raise self.fail(
+                f"`{e}`: a {a.kind.describe()} cannot be cast to {e.kind} here; numbers and times can", _placed(e)
+            )
         if a.kind.role == "instant" and target.role == "instant" and a.kind.zoned != target.zoned:
             raise self.fail(f"`{e}`: a cast cannot add or drop a time zone", _placed(e))
         if target.role != a.kind.role and "number" not in (a.kind.role, target.role) and target.family == "exact":
@@ -306,7 +312,9 @@ class _Binder:
             whole = a if a.kind.family == "exact" else b
             raise self.fail(
                 f"`{e}` mixes {whole.kind.describe()} and float, which would round silently; write "
-                f'`{whole}.cast("float64")` if that is meant', _placed(e))
+                f'`{whole}.cast("float64")` if that is meant',
+                _placed(e),
+            )
         text = a if a.kind.family not in ("exact", "float") else b
         raise self.fail(f"`{e}`: there is no arithmetic on a {text.kind.describe()}", _placed(e))
 
@@ -318,18 +326,21 @@ class _Binder:
             corners = [x * y for x in (a.low, a.high) for y in (b.low, b.high)]
             return Kind("exact", role, a.ticks * b.ticks, low=min(corners), high=max(corners))
         roles = {
-            ("number", "number"): "number", ("duration", "duration"): "duration",
+            ("number", "number"): "number",
+            ("duration", "duration"): "duration",
             ("instant", "duration"): "instant",
-            ("duration", "instant") if e.op == "+" else None: "instant",
-            ("instant", "instant") if e.op == "-" else None: "duration",
-        }  # fmt: skip
-        role = roles.get((a.role, b.role))
-        if role is None:
+        }
+        if e.op == "+":
+            roles["duration", "instant"] = "instant"
+        else:
+            roles["instant", "instant"] = "duration"
+        found = roles.get((a.role, b.role))
+        if found is None:
             verb = "plus" if e.op == "+" else "minus"
             raise self.fail(f"`{e}`: a {a.describe()} {verb} a {b.describe()} has no meaning", _placed(e))
         if (a.role, b.role) == ("instant", "instant"):
             self.same_zone(e, a, b)
-        ticks = common_ticks(a.ticks, b.ticks)
+        role, ticks = found, common_ticks(a.ticks, b.ticks)
         fa, fb = int(ticks / a.ticks), int(ticks / b.ticks)
         low, high = (b.low * fb, b.high * fb) if e.op == "+" else (-b.high * fb, -b.low * fb)
         zoned = role == "instant" and (a.zoned or b.zoned)
@@ -419,7 +430,9 @@ class _Binder:
             try:
                 moment = datetime.datetime.fromisoformat(value)
             except ValueError:
-                raise self.fail(f"`{e}`: {value!r} is not a time; write it as 2026-01-31 or 2026-01-31T12:00:00", _placed(e)) from None
+                raise self.fail(
+                    f"`{e}`: {value!r} is not a time; write it as 2026-01-31 or 2026-01-31T12:00:00", _placed(e)
+                ) from None
             if other.zoned and moment.tzinfo is None:
                 raise self.fail(f"`{e}`: {value!r} has no time zone and the column has; add +00:00", _placed(e))
             return _literal_of(moment, Literal(moment))
@@ -445,7 +458,9 @@ def _is_nan(value: Any) -> bool:
 def _exceeds(low: Bound, high: Bound) -> bool:
     if low.kind.family != high.kind.family or low.kind.family not in ("exact", "float"):
         return False
-    return bool(Fraction(low.value) / low.kind.ticks > Fraction(high.value) / high.kind.ticks) if low.kind.family == "exact" else low.value > high.value
+    if low.kind.family == "float":
+        return bool(low.value > high.value)
+    return Fraction(low.value) / low.kind.ticks > Fraction(high.value) / high.kind.ticks
 
 
 def _no_kind(e: Column, kind: pa.DataType) -> str:

@@ -53,7 +53,7 @@ class Delivery(NamedTuple):
 class Reader(Protocol):
     """An opened source."""
 
-    def read(self) -> pa.RecordBatch | None | EndOfSource:
+    def read(self) -> pa.RecordBatch | EndOfSource | None:
         """Return the next rows, None if there are none now, or `END_OF_SOURCE`."""
         ...
 

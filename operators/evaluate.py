@@ -194,7 +194,7 @@ def evaluate(bound: Bound, load: Load, rows: int) -> Values:
         with np.errstate(all="ignore"):
             return Values(_float_arithmetic(bound.op, *[part.data for part in parts]), valid)
     if bound.op == "abs":
-        low, high = span(a)
+        low, _ = span(a)
         wide = a.astype(object) if low == INT64_MIN and a.dtype == np.int64 else a
         return Values(fitted(np.abs(wide)), valid)
     if bound.op == "*":
@@ -280,9 +280,9 @@ def truth(bound: Bound, load: Load, rows: int) -> np.ndarray:
     if bound.op == "truth":
         values = evaluate(bound.args[0], load, rows)
         return values.data if values.valid is None else values.data & values.valid
-    a, b = (evaluate(arg, load, rows) for arg in bound.args)
-    result = _compare(bound, a.data, b.data)
-    valid = _both(a.valid, b.valid)
+    one, other = (evaluate(arg, load, rows) for arg in bound.args)
+    result = _compare(bound, one.data, other.data)
+    valid = _both(one.valid, other.valid)
     return result if valid is None else result & valid
 
 

@@ -124,9 +124,7 @@ class Expression:
         raise PredicateError(f"`{self}` is one value, not a sequence ({caller()})")
 
     def __truediv__(self, other: object) -> NoReturn:
-        raise PredicateError(
-            f"there is no division: multiply the other side of the comparison instead ({caller()})"
-        )
+        raise PredicateError(f"there is no division: multiply the other side of the comparison instead ({caller()})")
 
     __rtruediv__ = __floordiv__ = __mod__ = __pow__ = __truediv__
 

@@ -197,7 +197,7 @@ class _StoredSide:
         scanned = self.access.index == "nested"
         kept = self.tests if scanned else self.access.filters
         self.keys = {test: _native.RowKeys() for test in kept}
-        self.index = None if scanned else _native.Index(self.access.index)
+        self.index: Any = None if scanned else _native.Index(self.access.index)
         self.borrows_index = False  # the other role of a self-join keeps the index for both
         self.alive: Any = None  # RowKeys of 1 and 0, once a row that cannot match has been seen (scans only)
         self.bound = 0
@@ -307,14 +307,15 @@ class _Probes:
         """Find the pairs of the next probes, until there are about `limit` candidates."""
         target, begin, count = self.target, self.next, len(self.rank)
         if target.index is None:
-            scanned = [t for t in target.access.probe]
+            scanned = target.access.probe
             keys, los = [target.keys[t] for t in scanned], [self.ends[t][0] for t in scanned]
             his = [self.ends[t][1] for t in scanned]
             if target.alive is not None:
                 ones = np.ones(count, np.uint64)
                 keys, los, his = [*keys, target.alive], [*los, ones], [*his, ones]
             self.probe, self.row, self.next = _native.scan_rows(
-                keys, los, his, self.row_lo, self.row_hi, begin, count, limit)
+                keys, los, his, self.row_lo, self.row_hi, begin, count, limit
+            )
         else:
             assert self.probe_ends is not None
             lo, hi = self.probe_ends
@@ -322,7 +323,8 @@ class _Probes:
                 self._find_union(lo, hi, limit)
             else:
                 self.probe, self.row, self.next = target.index.probe(
-                    lo, hi, self.row_lo, self.row_hi, begin, count, limit)
+                    lo, hi, self.row_lo, self.row_hi, begin, count, limit
+                )
         for test in target.access.filters:
             lo, hi = self.ends[test]
             kept = _native.filter_pairs(self.probe, self.row, target.keys[test], lo, hi, test.negated)
@@ -396,9 +398,7 @@ class JoinDriver:
         if spec.self_join and _same_storage(self.stored["left"], self.stored["right"]):
             self.stored["right"].index = self.stored["left"].index
             self.stored["right"].borrows_index = True
-        self._columns = {
-            side: {name: i for i, name in enumerate(self.logs[side].schema.names)} for side in SIDES
-        }
+        self._columns = {side: {name: i for i, name in enumerate(self.logs[side].schema.names)} for side in SIDES}
 
     def _resolved(self, side: str) -> tuple[str, int, int]:
         spec = self.spec
@@ -515,7 +515,8 @@ class JoinDriver:
             rank = np.arange(total, dtype=np.int64)
         else:
             row_lo, row_hi = _native.row_bounds(
-                times[side], times[other], first[other], side == "right", window, retained)
+                times[side], times[other], first[other], side == "right", window, retained
+            )
             rank = row_hi - first[other]
             rank += np.arange(len(rank))
         self._later_times[rank] = times[side]
@@ -536,7 +537,8 @@ class JoinDriver:
             if len(left_row) + len(right_row) == 0:
                 continue
             left_rows, right_rows, later = _native.merge_halves(
-                left_probe, left_row, left.rank, left.first, right_probe, right_row, right.rank, right.first)
+                left_probe, left_row, left.rank, left.first, right_probe, right_row, right.rank, right.first
+            )
             self.pairs += len(later)
             for at in range(0, len(later), self.out_rows):
                 part = slice(at, at + self.out_rows)

@@ -118,7 +118,9 @@ class JoinPredicate:
             if len(sides) == 1:
                 what = f"condition on {next(iter(sides))} rows"
             else:
-                what = names.get(shapes.get(id(conjunct), ""), "user function" if conjunct.op == "udf" else "evaluated on pairs")
+                what = names.get(
+                    shapes.get(id(conjunct), ""), "user function" if conjunct.op == "udf" else "evaluated on pairs"
+                )
             lines.append(f"{what}: {conjunct}")
         return lines or ["always true"]
 
@@ -582,7 +584,9 @@ def _bool_half(a: Bound, op: str, b: Bound) -> _Half:
         same, known = keys(b, load, rows)
         return _closed(same, same, np.zeros(rows, bool), known, op)
 
-    return _Half(StoredKey(f"bool {a.key}", str(a), lambda l, n: keys(a, l, n), "uint64"), op, ends, exact=True)
+    return _Half(
+        StoredKey(f"bool {a.key}", str(a), lambda load, rows: keys(a, load, rows), "uint64"), op, ends, exact=True
+    )
 
 
 def _mixed_half(a: Bound, op: str, b: Bound) -> _Half:

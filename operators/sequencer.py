@@ -140,8 +140,7 @@ class SourceOrder:
     def end(self) -> Batch:
         """Return what is left, with a watermark past everything."""
         self.floor = END
-        last = self._release(None)
-        return last
+        return self._release(None)
 
     def check(self) -> None:
         """Assert the invariants."""

@@ -120,7 +120,8 @@ def _to_arrow(values: Values, bound: Bound, field: pa.Field, where: str) -> pa.A
         most = 10**field.type.precision - 1
         least = -most
     if low < least or high > most:
-        raise DataError(f"{where}: column {field.name!r}, `{bound}`: {low if low < least else high} does not fit {field.type}")
+        far = low if low < least else high
+        raise DataError(f"{where}: column {field.name!r}, `{bound}`: {far} does not fit {field.type}")
     if pa.types.is_decimal(field.type):
         words = np.empty((len(data), 2), np.int64)
         words[:, 0], words[:, 1] = data, np.where(data < 0, -1, 0)
@@ -128,7 +129,9 @@ def _to_arrow(values: Values, bound: Bound, field: pa.Field, where: str) -> pa.A
         return whole if missing is None else pc.if_else(pa.array(missing), pa.scalar(None, field.type), whole)
     kind = pa.uint64() if pa.types.is_uint64(field.type) else pa.int64()
     array = pa.array(data.astype(np.uint64 if kind == pa.uint64() else np.int64), kind, mask=missing)
-    return array.cast(field.type) if bound.kind.role == "number" else array.view(field.type) if field.type.bit_width == 64 else array.cast(pa.int32()).view(field.type)
+    if bound.kind.role == "number":
+        return array.cast(field.type)
+    return array.view(field.type) if field.type.bit_width == 64 else array.cast(pa.int32()).view(field.type)
 
 
 class Map:

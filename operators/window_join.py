@@ -6,7 +6,6 @@ given, holds nothing back, and returns every pair whose later tuple was in it.
 
 __all__ = ["WindowJoin"]
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np

@@ -157,10 +157,14 @@ class WindowLog:
             if run < FAN_IN:
                 return
             parts = self._batches[-run:]
-            joined = pa.RecordBatch.from_arrays(
-                [pa.concat_arrays([part.column(i) for part in parts]) for i in range(len(self.schema))],
-                schema=self.schema,
-            ) if len(self.schema) else _without_columns(sum(part.num_rows for part in parts))
+            joined = (
+                pa.RecordBatch.from_arrays(
+                    [pa.concat_arrays([part.column(i) for part in parts]) for i in range(len(self.schema))],
+                    schema=self.schema,
+                )
+                if len(self.schema)
+                else _without_columns(sum(part.num_rows for part in parts))
+            )
             start = self._starts[-run]
             known = max(0, self._known - (len(self._batches) - run))
             self._chunks.drop_back(known)

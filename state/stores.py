@@ -7,6 +7,7 @@ for the tests that hold every index to one contract.
 __all__ = ["Store", "make", "names"]
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -29,7 +30,7 @@ def names() -> dict[str, str]:
     return dict(_NAMES)
 
 
-def make(name: str, dtype: object, **params: int) -> "Store":
+def make(name: str, dtype: Any, **params: int) -> "Store":
     """Make an empty store.
 
     Parameters

@@ -23,6 +23,9 @@ from typing import Any
 class Expression:
     """One expression. `value` is None for null, and never raises for a value of a column."""
 
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(repr(self))  # Hypothesis would print the fields
+
     def said(self, dt: ModuleType) -> Any:
         raise NotImplementedError
 
@@ -136,6 +139,9 @@ class AsFloat(Expression):
 class Condition:
     """One condition; null and NaN make a comparison false, and never anything but a plain truth value."""
 
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(repr(self))  # Hypothesis would print the fields
+
     def said(self, dt: ModuleType) -> Any:
         raise NotImplementedError
 
@@ -144,6 +150,10 @@ class Condition:
 
     def swapped(self) -> "Condition":
         raise NotImplementedError
+
+    def ways(self) -> list[tuple["Condition", ...]]:
+        """How it can hold: one way for each choice at an `|`; in a way, all must."""
+        return [(self,)]
 
 
 _COMPARE = {
@@ -212,6 +222,9 @@ class Both(Condition):
     def holds(self, left, right):
         return self.a.holds(left, right) and self.b.holds(left, right)
 
+    def ways(self):
+        return [a + b for a in self.a.ways() for b in self.b.ways()]
+
     def swapped(self):
         return Both(self.a.swapped(), self.b.swapped())
 
@@ -229,6 +242,9 @@ class Either(Condition):
 
     def holds(self, left, right):
         return self.a.holds(left, right) or self.b.holds(left, right)
+
+    def ways(self):
+        return self.a.ways() + self.b.ways()
 
     def swapped(self):
         return Either(self.a.swapped(), self.b.swapped())

@@ -7,13 +7,14 @@ floats are compared by their `repr`: NaN equals NaN, and 0.0 is not -0.0.
 
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
-from itertools import pairwise
+from itertools import pairwise, product
 from operator import itemgetter
 from random import Random
 
 import dovetail as dt
 import oracle
 import pyarrow as pa
+from hypothesis import assume
 from predicates import Column, Compare, sides
 from streams import Case, Side, said_duration
 
@@ -81,9 +82,7 @@ def merged(case: Case) -> list[tuple[int, int, dict]]:
     """All rows in the total order: (side, position, row)."""
     order = []
     for number, side in enumerate(case.both):
-        order += [
-            (side.clock.time(side.meanings([row])[0]), number, at, row) for at, row in enumerate(side.rows)
-        ]
+        order += [(side.clock.time(side.meanings([row])[0]), number, at, row) for at, row in enumerate(side.rows)]
     return [item[1:] for item in sorted(order, key=itemgetter(0, 1, 2))]
 
 
@@ -132,6 +131,7 @@ def push_arguments(case: Case, step: tuple[list[dict], list[dict]]) -> dict[str,
 
 def joins(case: Case, **options) -> dict[str, dt.WindowJoin]:
     """One join for each index that the predicate can use; asserts that the obvious ones can be had."""
+    assume(can_be_written(case))
     out = {}
     for index in INDEXES:
         try:
@@ -139,6 +139,22 @@ def joins(case: Case, **options) -> dict[str, dt.WindowJoin]:
         except dt.PredicateError:
             assert not must_allow(case, index), f"index={index!r} was refused"
     return out
+
+
+def can_be_written(case: Case) -> bool:
+    """Whether the predicate is accepted; one that is refused because it can never hold must never hold."""
+    try:
+        window_join(case, "nested")
+    except dt.PredicateError as error:
+        refused = str(error)
+    else:
+        return True
+    assert "can never hold" in refused
+    a, b = (side.meanings() for side in (case.left, case.both[-1]))
+    ways = [sum(way, ()) for way in product(*(condition.ways() for condition in case.on))]
+    held = [any(all(c.holds(left, right) for c in way) for left in a for right in b) for way in ways]
+    assert not all(held), f"refused, and yet each way in which it can hold does: {refused}"
+    return False
 
 
 def must_allow(case: Case, index: str) -> bool:
@@ -149,9 +165,7 @@ def must_allow(case: Case, index: str) -> bool:
     for condition in case.on:
         if isinstance(condition, Compare) and condition.sign in signs:
             operands = condition.a, condition.b
-            if all(isinstance(operand, Column) for operand in operands) and sides(condition.a) != sides(
-                condition.b
-            ):
+            if all(isinstance(operand, Column) for operand in operands) and sides(condition.a) != sides(condition.b):
                 kinds = [(case.left if e.side == "left" else case.both[-1]).columns[e.name] for e in operands]
                 if kinds[0].type == kinds[1].type and (index == "hash" or kinds[0].ordered):
                     return True

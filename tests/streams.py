@@ -47,7 +47,7 @@ from predicates import (
     sides,
 )
 
-EXAMPLES = int(os.environ.get("DOVETAIL_EXAMPLES", "60"))
+EXAMPLES = int(os.environ.get("DOVETAIL_EXAMPLES", "500"))
 """How many cases the matrix draws for each of its tests (rarer ones draw a share of it)."""
 
 
@@ -113,10 +113,7 @@ def _temporal(family: str, types: dict[str, pa.DataType]) -> list[Kind]:
     return [Kind(f"{family}[{u}]", family, t, TIMES_LOW, TIMES_HIGH, UNITS[u]) for u, t in types.items()]
 
 
-SIGNED = [
-    Kind(f"int{b}", "int", getattr(pa, f"int{b}")(), -(2 ** (b - 1)), 2 ** (b - 1) - 1)
-    for b in (8, 16, 32, 64)
-]
+SIGNED = [Kind(f"int{b}", "int", getattr(pa, f"int{b}")(), -(2 ** (b - 1)), 2 ** (b - 1) - 1) for b in (8, 16, 32, 64)]
 UNSIGNED = [Kind(f"uint{b}", "int", getattr(pa, f"uint{b}")(), 0, 2**b - 1) for b in (8, 16, 32, 64)]
 INTS = SIGNED + UNSIGNED
 INT64, FLOAT32, FLOAT64 = (
@@ -125,9 +122,7 @@ INT64, FLOAT32, FLOAT64 = (
     Kind("float64", "float", pa.float64()),
 )
 FLOATS = [FLOAT32, FLOAT64]
-DECIMALS = [
-    Kind(f"decimal({p}, {s})", "decimal", pa.decimal128(p, s)) for p, s in [(5, 2), (9, 2), (18, 4), (18, 0)]
-]
+DECIMALS = [Kind(f"decimal({p}, {s})", "decimal", pa.decimal128(p, s)) for p, s in [(5, 2), (9, 2), (18, 4), (18, 0)]]
 STAMPS = _temporal("timestamp", {u: pa.timestamp(u) for u in UNITS})
 ZONED = _temporal(
     "zoned",
@@ -147,11 +142,7 @@ NUMBERS = [*INTS, *[INT64, UNSIGNED[3]] * 4, *FLOATS * 2]  # the widest are wher
 ORDERED_FAMILIES = [NUMBERS, NUMBERS, NUMBERS, DECIMALS, STAMPS, ZONED, DURATIONS, [DATE]]
 EQUAL_FAMILIES = [TEXTS, TEXTS, [BINARY], [BOOL], NUMBERS]
 
-_EDGES = (
-    sorted({edge for kind in INTS for edge in (kind.low, kind.high + 1)})
-    + [2**24]
-    + [2**53, -(2**53), 2**63] * 4
-)
+_EDGES = sorted({edge for kind in INTS for edge in (kind.low, kind.high + 1)}) + [2**24] + [2**53, -(2**53), 2**63] * 4
 """Where a type ends, or where a float no longer tells integers apart: these and their neighbours."""
 _SPECIAL_FLOATS = [
     *[float("nan"), float("inf"), float("-inf"), -0.0, 0.1, 0.3, 0.1 + 0.2, 0.5, 1.5, -2.5],
@@ -279,9 +270,7 @@ class Conditions:
     def band(self) -> Condition:
         family = self.pick(self.families)
         distance = Constant(self.pick(_DISTANCES[family]))
-        return Compare(
-            self.pick(["<=", "<=", "<=", "<"]), Absolute(Arithmetic("-", *self._both(family))), distance
-        )
+        return Compare(self.pick(["<=", "<=", "<=", "<"]), Absolute(Arithmetic("-", *self._both(family))), distance)
 
     def between(self) -> Condition:
         family = self.pick(self.families)
@@ -385,7 +374,7 @@ class Side:
         return [{name: kind.meaning(row[name]) for name, kind in self.columns.items()} for row in rows]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Case:
     """A join: `right` is None for a self-join. `windows` are what is kept of the left and of the right."""
 
@@ -395,6 +384,16 @@ class Case:
     windows: tuple[Window, Window]
     alone: bool  # written as one window, not as a pair of two
     seed: int  # for whatever else a test wants to draw: cuts, indexes
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(repr(self))
+
+    def __repr__(self) -> str:
+        said = [f"on={list(self.on)}", f"windows={self.windows if not self.alone else self.windows[0]}"]
+        for name, side in zip(("left", "right"), self.both):
+            said.append(f"{name}: {side.columns} delay={side.delay}")
+            said += [f"    {row}" for row in side.rows]
+        return "\n".join([f"Case of seed {self.seed}", *said])
 
     def rng(self, purpose: str) -> Random:
         return Random(f"{self.seed} {purpose}")
@@ -430,9 +429,7 @@ def said_window(dt: ModuleType, window: Window, in_units: bool) -> Any:
     slide = {}
     if window.slide is not None:
         slide["slide"] = int(window.slide) if in_units else said_duration(window.slide)
-    return (
-        dt.last(time=int(window.span), **slide) if in_units else dt.last(said_duration(window.span), **slide)
-    )
+    return dt.last(time=int(window.span), **slide) if in_units else dt.last(said_duration(window.span), **slide)
 
 
 _SAID_UNITS = {"h": Fraction(3600), "min": Fraction(60), **UNITS}
@@ -446,9 +443,7 @@ def said_duration(seconds: Fraction) -> str:
     """
     if seconds == 0:
         return "0s"
-    return next(
-        f"{seconds / unit}{name}" for name, unit in _SAID_UNITS.items() if (seconds / unit).denominator == 1
-    )
+    return next(f"{seconds / unit}{name}" for name, unit in _SAID_UNITS.items() if (seconds / unit).denominator == 1)
 
 
 # Strategies for streams and cases
@@ -467,14 +462,10 @@ def _key_columns(rng: Random) -> Columns:
         kinds[name] = rng.choice(family), rng.choice(family)
         if rng.random() < 0.3:
             kinds[name] = kinds[name][:1] * 2
-    return Columns(
-        {name: kind for name, (kind, _) in kinds.items()}, {name: kind for name, (_, kind) in kinds.items()}
-    )
+    return Columns({name: kind for name, (kind, _) in kinds.items()}, {name: kind for name, (_, kind) in kinds.items()})
 
 
-def _times(
-    rng: Random, zero: int, step: int, size: int, low: int, high: int, parity: int | None
-) -> list[int]:
+def _times(rng: Random, zero: int, step: int, size: int, low: int, high: int, parity: int | None) -> list[int]:
     """`size` times near `zero`, mostly multiples of `step`, out of order and with many ties."""
     seed, spread, ascending = rng.random(), rng.choice([0, 3, 5, 8, 20]), rng.random() < 0.4
     grid = [Random(f"{seed} {n}").randint(0, spread) for n in range(size)]
@@ -490,9 +481,7 @@ def _times(
 def _rows(rng: Random, kinds: dict[str, Kind], size: int, first: int, numbers, floats) -> list[dict]:
     """Rows whose values come from a few, a null among them now and then."""
     seed, nulls = rng.random(), rng.choice([0.0, 0.1])
-    pools = {
-        name: rng.choices(_raws(kind, numbers, floats), k=rng.randint(2, 6)) for name, kind in kinds.items()
-    }
+    pools = {name: rng.choices(_raws(kind, numbers, floats), k=rng.randint(2, 6)) for name, kind in kinds.items()}
     rows = []
     for n in range(size):
         one = Random(f"{seed} {n}")

@@ -291,18 +291,14 @@ def test_a_missing_path_is_found_when_the_schema_is_asked_for(tmp_path, monkeypa
     (tmp_path / "dc1").mkdir()
     monkeypatch.chdir(tmp_path)
     spec = parquet("dc2/")
-    with raises(
-        SourceError, f"parquet: 'dc2/' does not exist ({tmp_path}/dc2); in '{tmp_path}': did you mean 'dc1'"
-    ):
+    with raises(SourceError, f"parquet: 'dc2/' does not exist ({tmp_path}/dc2); in '{tmp_path}': did you mean 'dc1'"):
         _ = spec.schema
     with raises(SourceError, f"in '{tmp_path}': did you mean 'dc1'"):
         _ = parquet("dc11/data/x.parquet").schema
 
 
 def test_a_folder_or_pattern_without_files(tmp_path):
-    with raises(
-        SourceError, f"the folder '{tmp_path}' ({tmp_path}) holds no *.parquet; it is empty. Without a file"
-    ):
+    with raises(SourceError, f"the folder '{tmp_path}' ({tmp_path}) holds no *.parquet; it is empty. Without a file"):
         _ = parquet(tmp_path).schema
     with raises(SourceError, f"nothing matches the pattern '{tmp_path}/*.parquet'"):
         _ = parquet(tmp_path / "*.parquet").schema
@@ -450,9 +446,7 @@ def test_csv_that_is_no_table(tmp_path):
         rows(csv(tmp_path, schema=pa.schema([("x", pa.int64()), ("y", pa.int64())])))
     (tmp_path / "a.csv").write_text("x,y\n1,2\n")
     (tmp_path / "b.csv").write_text("x,z\n1,2\n")
-    with raises(
-        SourceError, "b.csv' does not fit the first file: column 'y' (int64) is missing; it has: x, z"
-    ):
+    with raises(SourceError, "b.csv' does not fit the first file: column 'y' (int64) is missing; it has: x, z"):
         rows(csv(tmp_path))
 
 

@@ -221,16 +221,12 @@ def test_one_object_written_anew_is_read_anew(tmp_path):
     assert values(spec) == ["a"]
 
 
-@pytest.mark.parametrize(
-    "name", ["notes.txt", "data.parquet", "part-1.parquet", "part-000000-0000.csv", "sub/"]
-)
+@pytest.mark.parametrize("name", ["notes.txt", "data.parquet", "part-1.parquet", "part-000000-0000.csv", "sub/"])
 def test_foreign_files_are_refused_by_name_also_with_overwrite(tmp_path, name):
     write_all(parquet(tmp_path), x_batch(1))
     (tmp_path / name).mkdir() if name.endswith("/") else (tmp_path / name).write_text("dear")
     for spec in (parquet(tmp_path), parquet(tmp_path, overwrite=True)):
-        with raises(
-            FlowError, f"holds '{name.strip('/')}', which this sink did not write and will not delete"
-        ):
+        with raises(FlowError, f"holds '{name.strip('/')}', which this sink did not write and will not delete"):
             spec.check(X)
         with raises(SinkError, f"holds '{name.strip('/')}'"):
             spec.writer(X, "run")
@@ -253,9 +249,7 @@ def test_two_runs_into_one_folder_do_not_overwrite_each_other(tmp_path):
     for writer, value in ((one, 1), (two, 2)):
         writer.stage(x_batch(value), 0, 0)
     one.commit(0)
-    with raises(
-        SinkError, "'part-000000-0000.parquet' has appeared in the folder since the run began; another run"
-    ):
+    with raises(SinkError, "'part-000000-0000.parquet' has appeared in the folder since the run began; another run"):
         two.commit(0)
     two.abort()
     assert values(spec) == [1]
@@ -265,9 +259,7 @@ def test_places_that_cannot_be_written_are_found_beforehand(tmp_path, monkeypatc
     (tmp_path / "file").write_text("dear")
     with raises(FlowError, f"'{tmp_path}/file' is a file, and the output is a folder of parts"):
         parquet(tmp_path / "file").check(X)
-    with raises(
-        FlowError, f"'{tmp_path}/file/a/b' cannot be made, because '{tmp_path}/file' is not a folder"
-    ):
+    with raises(FlowError, f"'{tmp_path}/file/a/b' cannot be made, because '{tmp_path}/file' is not a folder"):
         parquet(tmp_path / "file/a/b").check(X)
     with raises(SinkError, "is not a folder"):
         parquet(tmp_path / "file/a").writer(X, "run")
@@ -278,9 +270,7 @@ def test_places_that_cannot_be_written_are_found_beforehand(tmp_path, monkeypatc
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     with raises(FlowError, f"the folder '{tmp_path}' may not be written by this user"):
         parquet(tmp_path).check(X)
-    with raises(
-        FlowError, f"'{tmp_path}/a/b' cannot be made, because this user may not write in '{tmp_path}'"
-    ):
+    with raises(FlowError, f"'{tmp_path}/a/b' cannot be made, because this user may not write in '{tmp_path}'"):
         parquet(tmp_path / "a/b").check(X)
 
 
@@ -394,9 +384,7 @@ def test_a_value_that_the_format_cannot_hold_is_a_sink_error(tmp_path):
     writer.stage(batch.slice(0, 1), 0, 0)
     writer.commit(0)
     writer.stage(batch, 1, 0)
-    with raises(
-        SinkError, f"csv sink '{tmp_path}': Invalid UTF8 payload, while writing 'part-000001-0000.csv'"
-    ):
+    with raises(SinkError, f"csv sink '{tmp_path}': Invalid UTF8 payload, while writing 'part-000001-0000.csv'"):
         writer.commit(1)
     writer.abort()
     assert os.listdir(tmp_path) == ["part-000000-0000.csv"]
@@ -454,9 +442,7 @@ def test_a_format_that_refuses_the_schema_after_all_is_a_sink_error(tmp_path):
     schema = pa.schema([("odd", pa.month_day_nano_interval())])
     writer = parquet(tmp_path).writer(schema, "run")
     writer.stage(pa.record_batch([pa.nulls(1, schema.field(0).type)], schema=schema), 0, 0)
-    with raises(
-        SinkError, "Unhandled type for Arrow to Parquet schema conversion: month_day_nano_interval, while"
-    ):
+    with raises(SinkError, "Unhandled type for Arrow to Parquet schema conversion: month_day_nano_interval, while"):
         writer.commit(0)
     writer.abort()
     assert os.listdir(tmp_path) == []
@@ -467,9 +453,7 @@ def test_a_staged_file_that_vanished_is_an_error(tmp_path):
     writer.stage(x_batch(1), 0, 0)
     writer.stage(x_batch(2), 1, 0)
     (tmp_path / ".staging-run" / "part-000000-0000.parquet").unlink()
-    with raises(
-        SinkError, "No such file or directory (ENOENT), while moving into place 'part-000000-0000.parquet'"
-    ):
+    with raises(SinkError, "No such file or directory (ENOENT), while moving into place 'part-000000-0000.parquet'"):
         writer.commit(1)
     writer.abort()
     assert os.listdir(tmp_path) == []
@@ -527,9 +511,7 @@ def test_collect_of_a_run_that_failed_offers_what_there_is_only_on_request():
     writer.stage(x_batch(2), 1, 0)
     writer.abort()
     writer.close()
-    with raises(
-        DovetailError, "the run failed and its output is incomplete; the 1 rows that were committed before"
-    ):
+    with raises(DovetailError, "the run failed and its output is incomplete; the 1 rows that were committed before"):
         results.table()
     assert results.table(partial=True)["x"].to_pylist() == [1]
 
@@ -600,9 +582,7 @@ def fails(batch):
 def test_call_of_a_function_that_raises_names_it_and_its_line():
     writer = call(fails).writer(X, "run")
     writer.stage(x_batch(1), 0, 0)
-    with pytest.raises(
-        UserFunctionError, match=r"^fails \(.*test_ingest_sinks\.py:\d+\) raised KeyError: "
-    ) as caught:
+    with pytest.raises(UserFunctionError, match=r"^fails \(.*test_ingest_sinks\.py:\d+\) raised KeyError: ") as caught:
         writer.commit(0)
     assert isinstance(caught.value.__cause__, KeyError)
     writer.abort()

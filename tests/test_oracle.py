@@ -2,11 +2,16 @@
 
 Every expected value here was written down from the text, with a pencil, and not by running anything:
 whoever doubts a result of the other tests ends here.
+
+The last part looks at what streams.py draws: a matrix over cases without ties would prove little.
 """
 
+import math
+from collections import Counter
 from fractions import Fraction
 
 import pytest
+from hypothesis import given, settings
 from oracle import (
     LEFT,
     RIGHT,
@@ -23,6 +28,8 @@ from oracle import (
     total_order,
     union,
 )
+from predicates import Column, Compare
+from streams import cases, said_duration
 
 TS = Clock("ts")
 ALL = Window()
@@ -248,3 +255,72 @@ def test_push_at_an_equal_time_looks_at_the_side(first, second, is_late):
 def test_push_itself_is_the_self_join_step_by_step():
     out = push_itself([rows("a", 2, 1), rows("b", 2)], TS, (ALL, ALL), always)
     assert [ids(pairs) for pairs in out] == [["a0a1", "a1a0"], ["b0a1", "a1b0", "b0a0", "a0b0"]]
+
+
+# What is drawn
+
+
+def test_cases_are_full_of_edges():
+    """Of 400 cases, each kind of edge is in a good share: what the matrix proves rests on it."""
+    seen = Counter()
+
+    @settings(max_examples=400, deadline=None, derandomize=True, database=None)
+    @given(cases())
+    def look(case):
+        values = [value for side in case.both for row in side.meanings() for value in row.values()]
+        floats = [value for value in values if isinstance(value, float)]
+        seen["null"] += None in values
+        seen["nan"] += any(math.isnan(value) for value in floats)
+        seen["infinity"] += any(math.isinf(value) for value in floats)
+        seen["negative zero"] += any(str(value) == "-0.0" for value in floats)
+        seen["beyond 2^53"] += any(isinstance(value, int) and abs(value) > 2**53 for value in values)
+        seen["empty"] += any(not side.rows for side in case.both)
+        seen["self-join"] += case.right is None
+        seen["untimed"] += not case.timed
+        seen["several conditions"] += len(case.on) > 1
+        seen["slide"] += any(window.slide is not None for window in case.windows)
+        seen["two windows"] += case.windows[0] != case.windows[1]
+        if case.timed:
+            read_sides = [read(side.meanings(), side.clock, side.delay * side.tick) for side in case.both]
+            seen["late"] += any(late for _, late in read_sides)
+            times = [event.time for events, _ in read_sides for event in events]
+            seen["ties"] += len(set(times)) < len(times)
+            seen["units differ"] += len({side.tick for side in case.both}) > 1
+            seen["extreme times"] += any(abs(row["ts"]) > 2**62 for side in case.both for row in side.rows)
+            met = (
+                self_join(read_sides[0][0], case.windows, case.holds)
+                if case.right is None
+                else join(read_sides[0][0], read_sides[1][0], case.windows, case.holds)
+            )
+            seen["results"] += len(met) > 0
+            seen["many results"] += len(met) > 10
+
+    look()
+    rare = {"extreme times": 10, "infinity": 20, "nan": 20, "units differ": 20, "negative zero": 40, "empty": 20}
+    for edge, count in seen.items():
+        assert count >= rare.get(edge, 60), (edge, seen)
+    assert len(seen) == 17
+
+
+def test_times_apart_never_tie_across_the_sides():
+    @settings(max_examples=100, deadline=None, derandomize=True, database=None)
+    @given(cases(timed=True, alone=False, apart=True))
+    def look(case):
+        a, b = ({row["ts"] for row in side.meanings()} for side in case.both)
+        assert not a & b
+
+    look()
+
+
+def test_a_comparison_with_null_or_nan_is_false_in_the_predicates_of_the_tests():
+    for sign in ("<", "<=", ">", ">=", "==", "!="):
+        condition = Compare(sign, Column("left", "x"), Column("right", "x"))
+        for nothing in (None, math.nan):
+            assert not condition.holds({"x": nothing}, {"x": 1})
+            assert not condition.holds({"x": 1}, {"x": nothing})
+            assert not condition.holds({"x": nothing}, {"x": nothing})
+
+
+def test_durations_are_said_exactly():
+    said = {"10min": 600, "1h": 3600, "1500ms": Fraction(3, 2), "7ns": Fraction(7, 10**9), "0s": 0}
+    assert {said_duration(Fraction(seconds)): seconds for seconds in said.values()} == said

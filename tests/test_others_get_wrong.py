@@ -35,9 +35,7 @@ def rows(name, times, xs=None, x_type=None):
 
 
 def names(out):
-    return [
-        a + b for a, b in zip(out.column("id").to_pylist(), out.column("id_right").to_pylist(), strict=True)
-    ]
+    return [a + b for a, b in zip(out.column("id").to_pylist(), out.column("id_right").to_pylist(), strict=True)]
 
 
 def window_join(a, b, window, on=None, index="auto"):
@@ -56,9 +54,7 @@ def held(xs, ys, on, index, x_type=None, y_type=None):
     """The pairs of positions for which a predicate holds, whatever the order."""
     a, b = rows("a", [0] * len(xs), xs, x_type), rows("b", [0] * len(ys), ys, y_type)
     out = window_join(a, b, dt.last(None), on, index).push(left=a, right=b)
-    return sorted(
-        (int(i[1:]), int(j[1:])) for i, j in zip(out["id"].to_pylist(), out["id_right"].to_pylist())
-    )
+    return sorted((int(i[1:]), int(j[1:])) for i, j in zip(out["id"].to_pylist(), out["id_right"].to_pylist()))
 
 
 def always(a, b):
@@ -66,9 +62,7 @@ def always(a, b):
 
 
 def read(flow, name, data, batch_rows=1, **options):
-    return flow.read(
-        dt.memory(pa.Table.from_batches([data]), batch_rows=batch_rows), name=name, time="ts", **options
-    )
+    return flow.read(dt.memory(pa.Table.from_batches([data]), batch_rows=batch_rows), name=name, time="ts", **options)
 
 
 def run(flow, stream):
@@ -110,6 +104,17 @@ def test_a_delay_at_the_least_time_overflows():
     s.late.write(late)
     assert run(flow, s).column("id").to_pylist() == ["a1", "a0", "a2"]
     assert late.table().num_rows == 0
+
+
+@pytest.mark.parametrize("window", [dt.last(3), dt.last(time=5), dt.last(time=8, slide=6), dt.last(None)])
+def test_a_watermark_below_the_least_time_overflows_in_a_join(window):
+    """The same where two watermarks meet: a join compares them exactly, also far below int64."""
+    for delay in (1, 30, HIGH):
+        flow = dt.Flow("below")
+        a = read(flow, "a", rows("a", [LOW + 1, LOW]), delay=delay)
+        b = read(flow, "b", rows("b", [LOW + 2]), delay=delay)
+        out = run(flow, a.join(b, on=left.x == right.x, window=window))
+        assert names(out) == ["a1b0", "a0b0"], delay
 
 
 def test_results_come_behind_the_output_watermark():
@@ -164,9 +169,7 @@ def test_a_slow_step_is_taken_for_an_idle_source():
     b = read(flow, "b", rows("b", range(20)), idle="1ms")
     late = dt.collect()
     b.late.write(late)
-    assert names(run(flow, a.join(b, on=left.x == right.x, window=dt.last(time=0)))) == [
-        f"a{n}b{n}" for n in range(20)
-    ]
+    assert names(run(flow, a.join(b, on=left.x == right.x, window=dt.last(time=0)))) == [f"a{n}b{n}" for n in range(20)]
     assert late.table().num_rows == 0
 
 
@@ -253,10 +256,7 @@ def test_duplicate_keys_are_dropped(index):
     out = window_join(a, b, dt.last(None), index=index).push(left=a, right=b)
     assert names(out) == ["a0b0", "a1b0", "a2b0", "a0b1", "a1b1", "a2b1"]
     twin = pa.record_batch({"id": ["t", "t"], "ts": [1, 1], "x": [7, 7]})
-    assert (
-        names(window_join(twin, b, dt.last(None), index=index).push(left=twin, right=b))
-        == ["tb0"] * 2 + ["tb1"] * 2
-    )
+    assert names(window_join(twin, b, dt.last(None), index=index).push(left=twin, right=b)) == ["tb0"] * 2 + ["tb1"] * 2
 
 
 @pytest.mark.parametrize("index", RANGES)

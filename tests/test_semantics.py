@@ -72,8 +72,7 @@ def held(xs, ys, on, index="nested", x_type=None, y_type=None):
     join = dt.WindowJoin(a.schema, b.schema, on=on, window=dt.last(None), index=index)
     out = join.push(left=a, right=b)
     return sorted(
-        (int(i[1:]), int(j[1:]))
-        for i, j in zip(out["id"].to_pylist(), out["id_right"].to_pylist(), strict=True)
+        (int(i[1:]), int(j[1:])) for i, j in zip(out["id"].to_pylist(), out["id_right"].to_pylist(), strict=True)
     )
 
 
@@ -297,9 +296,7 @@ def test_2_count_window():
     assert met(rows("a", [1, 2, 3, 4]), rows("b", [5]), dt.last(2)) == ["a2b0", "a3b0"]
 
 
-@pytest.mark.parametrize(
-    ("k", "bound"), [(1, 0), (4, 0), (5, 3), (6, 3), (7, 3), (8, 6), (9, 6), (10, 6), (11, 9)]
-)
+@pytest.mark.parametrize(("k", "bound"), [(1, 0), (4, 0), (5, 3), (6, 3), (7, 3), (8, 6), (9, 6), (10, 6), (11, 9)])
 def test_2_count_window_with_slide(k, bound):
     """`last(n, slide=c)`: row ≥ c·ceil((k − n)/c); between n − c + 1 and n rows."""
     a, b = rows("a", range(k)), rows("b", [100])
@@ -419,9 +416,7 @@ def test_2_units_of_the_two_sides_may_differ(fine):
 
 def test_2_a_zone_against_none_is_an_error():
     """A column with a time zone against one without is an error; two zones are two spellings of instants."""
-    plain, utc, india = (
-        rows("a", [1], time_type=pa.timestamp("s", z)) for z in (None, "UTC", "Asia/Kolkata")
-    )
+    plain, utc, india = (rows("a", [1], time_type=pa.timestamp("s", z)) for z in (None, "UTC", "Asia/Kolkata"))
     for a, b in ((plain, utc), (utc, plain)):
         with pytest.raises(dt.FlowError, match=r"(?i)zone"):
             timed_join(a, b, dt.last(1))
@@ -611,9 +606,7 @@ def test_4_integers_and_floats_are_compared_exactly(index):
             ">": int.__gt__,
             ">=": int.__ge__,
         }
-        expected = [
-            (i, j) for i, x in enumerate(NEAR) for j, y in enumerate(floats) if truth[sign](2 * x, int(2 * y))
-        ]
+        expected = [(i, j) for i, x in enumerate(NEAR) for j, y in enumerate(floats) if truth[sign](2 * x, int(2 * y))]
         try:
             assert held(NEAR, floats, on, index) == expected, sign
         except dt.PredicateError:
@@ -803,9 +796,7 @@ def test_4_python_words_on_expressions_raise_with_the_right_spelling(write):
 
 def test_4_any_column_can_be_named():
     """`left["odd name"]` for any column, also one that is called like a method."""
-    a = pa.record_batch(
-        {"id": ["a0", "a1"], "odd name": [1, 2], "abs": [1, 1], "between": [0, 1], "_x": [1, 1]}
-    )
+    a = pa.record_batch({"id": ["a0", "a1"], "odd name": [1, 2], "abs": [1, 1], "between": [0, 1], "_x": [1, 1]})
     on = [left["odd name"] == right["odd name"], left["abs"] == right["abs"], left["between"] < right["_x"]]
     join = dt.WindowJoin(a.schema, a.schema, on=on, window=dt.last(None))
     assert names(join.push(left=a, right=a)) == ["a0a0"]
@@ -927,9 +918,7 @@ def test_5_steps_that_hold_state_have_names_that_are_shown():
 def test_5_map_may_change_the_number_of_rows():
     """`map`: fn takes and returns a RecordBatch with the same or another number of rows."""
     run = Run()
-    s = run.read("a", values("a", [1, 2, 3]), batch_rows=1).map(
-        lambda batch: pa.concat_batches([batch, batch])
-    )
+    s = run.read("a", values("a", [1, 2, 3]), batch_rows=1).map(lambda batch: pa.concat_batches([batch, batch]))
     assert run.table(s).column("x").to_pylist() == [1, 1, 2, 2, 3, 3]
 
 

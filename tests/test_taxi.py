@@ -51,9 +51,7 @@ def ids(*outs):
     return [
         pair
         for out in outs
-        for pair in zip(
-            out.column("trip_id").to_pylist(), out.column("trip_id_right").to_pylist(), strict=True
-        )
+        for pair in zip(out.column("trip_id").to_pylist(), out.column("trip_id_right").to_pylist(), strict=True)
     ]
 
 

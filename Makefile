@@ -1,0 +1,40 @@
+# Each target sets up what it needs. `make demo` and `make test` are the two that a newcomer wants.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+NATIVE := setup.py setup.cfg pyproject.toml $(wildcard state/*.hpp state/*.cc state/*.pyx)
+
+.PHONY: demo test lint bench sanitize clean
+
+demo: $(VENV)/.ready
+	$(BIN)/python examples/power.py
+
+test: $(VENV)/.ready
+	$(BIN)/python -m pytest tests -n 2
+
+lint: $(VENV)/.ready
+	$(BIN)/python -m pytest tests/test_house.py -q -k "ruff or mypy or arrows"
+
+bench: $(VENV)/.ready
+	$(BIN)/python -m tests.bench
+
+# The native code under AddressSanitizer and UBSan, with Cython's own checks, in an environment of its own.
+sanitize: $(VENV)-sanitize/.ready
+	ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc LD_PRELOAD=$$(g++ -print-file-name=libasan.so) \
+	$(VENV)-sanitize/bin/python -m pytest tests -q -x -m "not slow" --ignore tests/test_house.py -p no:cacheprovider
+
+clean:
+	rm -rf $(VENV) $(VENV)-sanitize build dist *.egg-info state/*.so state/_native.cpp .pytest_cache .mypy_cache \
+	       .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Installed in place, so that an edit of a Python file needs nothing; native code is built again when it changes.
+$(VENV)/.ready: $(NATIVE)
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev]"
+	touch $@
+
+$(VENV)-sanitize/.ready: $(NATIVE)
+	$(PYTHON) -m venv $(VENV)-sanitize
+	DOVETAIL_DEBUG=1 $(VENV)-sanitize/bin/python -m pip install --quiet --disable-pip-version-check ".[dev]"
+	touch $@
