@@ -35,7 +35,7 @@ from ..state import WindowLog, _native
 from ..state.log import storable_type
 from .evaluate import Load, truth
 from .predicate import OTHER, JoinPredicate, RangeTest, SidePlan, plan_predicate
-from .times import TimeDomain
+from .times import INT64_MAX, INT64_MIN, TimeDomain
 from .windows import WindowSpec
 
 SIDES = ("left", "right")
@@ -449,7 +449,9 @@ class JoinDriver:
         if self.broken:
             raise DovetailError(f"{self.spec.name}: this join failed earlier and cannot go on: {self.broken}")
         steps = {"left": left, "right": left if self.spec.self_join else (right or Step((), _NO_TIMES))}
-        probes = self._store(steps)
+        # Infinities and NaN are values here, and what they mean is decided where they are used.
+        with np.errstate(all="ignore"):
+            probes = self._store(steps)
         self.broken = "the results of a step were not all taken"
         return self._answer(probes)
 
@@ -464,6 +466,7 @@ class JoinDriver:
 
     def advance(self, time: int) -> None:
         """No later tuple has a time below this: expire what they cannot reach, also when no tuple comes."""
+        time = min(max(time, INT64_MIN), INT64_MAX)  # a watermark may lie beyond every time there is
         if self.last_time is None or time > self.last_time:
             self.last_time = time
             self._expire()
@@ -526,6 +529,8 @@ class JoinDriver:
 
     def _results(self, probes: list[_Probes]) -> Iterator[Slice]:
         left, right = probes
+        if left.total == 0:
+            return
         while not (left.done and right.done):
             for side, half in zip(SIDES, probes, strict=True):
                 if len(half.row) == 0 and half.next < len(half.rank):

@@ -16,7 +16,7 @@ Normal form, for each stored side:
 Invariant: a test never excludes a pair for which its conjunct is true. A test is `exact` if it also excludes all the
 others; a conjunct without an exact test is in the remainder. Exact kinds are moved across the comparison freely, as
 their arithmetic is exact. Float arithmetic rounds, so that a rearranged float test widens its range by a bound on
-the rounding (`_slack`) and leaves the decision to the conjunct as written.
+the rounding (`_Sum`) and leaves the decision to the conjunct as written.
 """
 
 __all__ = ["JoinPredicate", "RangeTest", "SidePlan", "plan_predicate"]
@@ -169,19 +169,27 @@ def _conjuncts(bound: Bound) -> list[Bound]:
 
 @dataclass(frozen=True)
 class _Linear:
-    """A sum: coefficients of one-sided exact terms, and a constant, all in the same ticks."""
+    """A sum: coefficients of one-sided exact terms, and a constant, all in the same ticks.
+
+    `cancelled`: a term fell out (`x - x`, `0 * x`), whose null still makes the comparison false.
+    """
 
     terms: dict[str, tuple[Bound, int]]
     constant: int
     ticks: Fraction
+    cancelled: bool = False
 
     def scaled(self, ticks: Fraction) -> "_Linear":
         factor = int(ticks / self.ticks)
         return self.times(factor, ticks)
 
     def times(self, factor: int, ticks: Fraction) -> "_Linear":
-        terms = {k: (b, c * factor) for k, (b, c) in self.terms.items() if c * factor}
-        return _Linear(terms, self.constant * factor, ticks)
+        return self.of({k: (b, c * factor) for k, (b, c) in self.terms.items()}, self.constant * factor, ticks)
+
+    def of(self, terms: dict[str, tuple[Bound, int]], constant: int, ticks: Fraction) -> "_Linear":
+        """Make a sum out of this one, without the terms that fall out."""
+        left_over = {k: v for k, v in terms.items() if v[1]}
+        return _Linear(left_over, constant, ticks, self.cancelled or len(left_over) < len(terms))
 
     def plus(self, other: "_Linear", sign: int) -> "_Linear":
         ticks = common_ticks(self.ticks, other.ticks)
@@ -190,8 +198,8 @@ class _Linear:
         for key, (bound, coefficient) in b.terms.items():
             total = terms.get(key, (bound, 0))[1] + sign * coefficient
             terms[key] = (bound, total)
-        terms = {k: v for k, v in terms.items() if v[1]}
-        return _Linear(terms, a.constant + sign * b.constant, ticks)
+        both = replace(a, cancelled=a.cancelled or b.cancelled)
+        return both.of(terms, a.constant + sign * b.constant, ticks)
 
     def side(self, side: str) -> dict[str, tuple[Bound, int]]:
         return {k: v for k, v in self.terms.items() if v[0].sides == {side}}
@@ -306,7 +314,7 @@ def _exact_half(a: Bound, op: str, b: Bound, stored: str) -> _Half | None:
             known = values.valid if known is None else (known if values.valid is None else known & values.valid)
         return _exact_ends(op, fitted(total), by, key.domain, known, saturated=not exact)
 
-    return _Half(key, op, ends, exact)
+    return _Half(key, op, ends, exact and not form.cancelled)
 
 
 def _scaled(data: np.ndarray, coefficient: int) -> np.ndarray:
@@ -479,44 +487,56 @@ def _ends_of_floats(op: str, data: np.ndarray, valid: Mask) -> Ends:
 _EPSILON = 4.0 * 2.0**-53
 
 
-def _slack(sizes: np.ndarray, terms: int) -> np.ndarray:
-    """Bound the rounding of a sum of `terms` terms whose absolute values add up to `sizes`."""
-    return sizes * (_EPSILON * (terms + 2))
+class _Sum:
+    """A sum of float terms as a bound: its value, and how far rounding may have moved it.
 
+    Constants are added up once. `size`, the sum of absolute values, is NaN exactly where a term is, so that one look
+    at it tells where the sum is not known; sums near overflow are not trusted at all.
+    """
 
-def _total(parts: list[tuple[Bound, int]], load: Load, rows: int) -> tuple[np.ndarray, np.ndarray, Mask]:
-    """Return the signed sum, the sum of absolute values, and which rows have all of it."""
-    total, size, known = np.zeros(rows), np.zeros(rows), None
-    with np.errstate(all="ignore"):
-        for term, sign in parts:
+    def __init__(self, parts: list[tuple[Bound, int]], terms: int) -> None:
+        constants = [sign * e.value for e, sign in parts if e.op == "literal"]
+        self.parts = [(e, sign) for e, sign in parts if e.op != "literal"]
+        self.constant, self.constant_size = sum(constants), sum(map(abs, constants))
+        self.slack = _EPSILON * (terms + 2)
+
+    def moved(self, load: Load, rows: int, *, up: bool) -> tuple[np.ndarray, Mask]:
+        """Return the sum, moved up or down past its rounding (to infinity if it overflows), and where it is known."""
+        total: Any = self.constant
+        size: Any = self.constant_size
+        known: Mask = None
+        for term, sign in self.parts:
             values = evaluate(term, load, rows)
-            missing = np.isnan(values.data)
-            if missing.any():
-                known = ~missing if known is None else known & ~missing
             if values.valid is not None:
                 known = values.valid if known is None else known & values.valid
-            total += sign * values.data
-            size += np.abs(values.data)
-    return total, size, known
+            total = total + values.data if sign > 0 else total - values.data
+            size = size + np.abs(values.data)
+        slack = size * self.slack
+        end = np.nextafter(total + slack, np.inf) if up else np.nextafter(total - slack, -np.inf)
+        trusted = size < 1e300
+        if not trusted.all():
+            end = np.where(trusted, end, np.inf if up else -np.inf)
+            missing = np.isnan(size)
+            if missing.any():
+                known = ~missing if known is None else known & ~missing
+        return end, known
 
 
 def _rounded_ends(op: str, bounds: list[tuple[Bound, int]], terms: int) -> Callable[[Load, int], Ends]:
     """Ends of the keys g for which `g op sum(bounds)` may hold, in whatever order it was added up.
 
     The rounding is bounded by the sizes of the terms other than g: where g is so much larger that its own rounding
-    counts, the comparison is decided by far. Sums near overflow let everything through.
+    counts, the comparison is decided by far.
     """
+    total = _Sum(bounds, terms)
+    below = op in ("<", "<=")
 
     def ends(load: Load, rows: int) -> Ends:
-        total, size, known = _total(bounds, load, rows)
-        with np.errstate(all="ignore"):
-            slack = _slack(size, terms)
-            wide = ~(size < 1e300)
-            lo = np.where(wide, -np.inf, np.nextafter(total - slack, -np.inf))
-            hi = np.where(wide, np.inf, np.nextafter(total + slack, np.inf))
-        if op in ("<", "<="):
-            return _ends_of_floats("<=", hi, known)
-        return _ends_of_floats(">=", lo, known)
+        end, known = total.moved(load, rows, up=below)
+        keys, none = _native.keys_of(end), np.zeros(rows, bool)
+        if below:
+            return _closed(np.full(rows, _LOWEST, np.uint64), keys, none, known, op)
+        return _closed(keys, np.full(rows, _HIGHEST, np.uint64), none, known, op)
 
     return ends
 
@@ -528,15 +548,11 @@ def _directed_half(mine: list[tuple[Bound, int]], theirs: list[tuple[Bound, int]
     """
     below = op in ("<", "<=")
     terms = len(mine) + len(theirs)
+    total = _Sum(mine, terms)
 
     def compute(load: Load, rows: int) -> tuple[KeyArray, Mask]:
-        total, size, known = _total(mine, load, rows)
-        with np.errstate(all="ignore"):
-            slack = _slack(size, terms)
-            moved = np.nextafter(total - slack, -np.inf) if below else np.nextafter(total + slack, np.inf)
-            moved = np.where(size < 1e300, moved, -np.inf if below else np.inf)
-        keys, _ = _float_keys(moved, None)
-        return keys, known
+        end, known = total.moved(load, rows, up=not below)
+        return _native.keys_of(end), known
 
     text = " + ".join(str(e) if s > 0 else f"-({e})" for e, s in mine)
     name = f"{'below' if below else 'above'} {terms} " + " ".join(f"{s}*{e.key}" for e, s in mine)
@@ -662,10 +678,10 @@ def _merged(group: list[tuple[_Half, Bound]]) -> RangeTest:
 
     def ends(load: Load, rows: int) -> Ends:
         lo, hi = halves[0].ends(load, rows)
+        # An empty range is (1, 0), which stays empty whatever it is intersected with.
         for half in halves[1:]:
             more_lo, more_hi = half.ends(load, rows)
-            nothing = (lo > hi) | (more_lo > more_hi)
-            lo, hi = _with_nothing(np.maximum(lo, more_lo), np.minimum(hi, more_hi), nothing)
+            lo, hi = np.maximum(lo, more_lo), np.minimum(hi, more_hi)
         return lo, hi
 
     return RangeTest(halves[0].key, ends, shape, conjuncts, all(half.exact for half in halves))

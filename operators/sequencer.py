@@ -29,7 +29,7 @@ from ..batch import END, START, Batch, Watermark
 from ..errors import TimeError
 from ..state import _native
 from .join import Step
-from .times import Duration, TimeDomain, rescale, times_of
+from .times import INT64_MAX, INT64_MIN, Duration, TimeDomain, rescale, times_of
 
 
 @dataclass
@@ -42,9 +42,9 @@ class _Held:
 
     def release(self, bound: Watermark) -> "tuple[pa.RecordBatch, np.ndarray] | None":
         """Hand out the rows with a time at most `bound`."""
-        if bound == END:
+        if bound > INT64_MAX:
             until = len(self.times)
-        elif bound == START:
+        elif bound < INT64_MIN:
             until = self.taken
         else:
             until = int(np.searchsorted(self.times, bound, side="right"))

@@ -67,6 +67,7 @@ class WindowJoin:
         self.spec = JoinSpec.check(name, self._schemas, on, window, domains, index=index, suffix=suffix,
                                    self_join=self_join, ordered=ordered)  # fmt: skip
         self._driver = JoinDriver(self.spec)
+        self._nothing = empty_batch(self._driver.schema)
         self._last: dict[str, int | None] = {"left": None, "right": None}
 
     @property
@@ -114,7 +115,10 @@ class WindowJoin:
         self._last = newest
         if max_rows is not None:
             return (data for data, _ in slices)
-        return _one([data for data, _ in slices], self.schema)
+        found = [data for data, _ in slices]
+        if not found:
+            return self._nothing
+        return found[0] if len(found) == 1 else _one(found, self.schema)
 
     def _step(self, side: str, batch: pa.RecordBatch | None) -> tuple[Step, int | None]:
         time = self.spec.time
@@ -129,20 +133,20 @@ class WindowJoin:
         where = f"{self.spec.name}: the {side} batch"
         times = rescale(times_of(data.column(column), where, 0), domain, time, where)
         self._refuse_late(side, times, time)
-        if np.any(times[1:] < times[:-1]):
+        if len(times) > 1 and (times[1:] < times[:-1]).any():
             order = np.argsort(times, kind="stable")
             data, times = data.take(pa.array(order)), times[order]
         return Step((data,), times), int(times[-1])
 
     def _refuse_late(self, side: str, times: np.ndarray, time: TimeDomain) -> None:
         """A row is late if it stands before one that was already joined; at equal times left stands before right."""
-        row = int(np.argmin(times))
-        least = int(times[row])
+        least = int(times.min())
         for other in SIDES:
             last = self._last[other]
             if last is None:
                 continue
             if least < last or (least == last and side == "left" and other == "right"):
+                row = int(np.argmin(times))
                 raise LateError(
                     f"{self.spec.name}: row {row:,} of the {side} batch has the time {time.show(least)}, which comes "
                     f"before a {other} row of an earlier push with the time {time.show(last)}; "
@@ -187,9 +191,5 @@ def conform(batch: Any, schema: pa.Schema, where: str) -> pa.RecordBatch:
 
 
 def _one(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
-    if len(batches) == 1:
-        return batches[0]
-    if not batches:
-        return empty_batch(schema)
     columns = [pa.concat_arrays([b.column(i) for b in batches]) for i in range(len(schema))]
     return record_batch(columns, schema, sum(b.num_rows for b in batches))
