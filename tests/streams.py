@@ -12,6 +12,7 @@ an `id` that is its own, left from 0 and right from 1000, so that a result is a 
 This module does not import the library, so what it expects cannot come from there.
 """
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -145,8 +146,9 @@ EQUAL_FAMILIES = [TEXTS, TEXTS, [BINARY], [BOOL], NUMBERS]
 _EDGES = sorted({edge for kind in INTS for edge in (kind.low, kind.high + 1)}) + [2**24] + [2**53, -(2**53), 2**63] * 4
 """Where a type ends, or where a float no longer tells integers apart: these and their neighbours."""
 _SPECIAL_FLOATS = [
-    *[float("nan"), float("inf"), float("-inf"), -0.0, 0.1, 0.3, 0.1 + 0.2, 0.5, 1.5, -2.5],
-    *[5e-324, 1e308, -1e308, 3.4028234663852886e38, 1.0 + 2.0**-52, 2.0**53, 2.0**63, -(2.0**63), 2.0**64],
+    *[math.nan, math.inf, -math.inf, -0.0, 0.1, 0.3, 0.1 + 0.2] * 3,
+    *[0.5, 1.5, -2.5, 5e-324, 1e308, -1e308, 3.4028234663852886e38],
+    *[1.0 + 2.0**-52, 2.0**53, 2.0**63, -(2.0**63), 2.0**64],
 ]
 
 
@@ -155,7 +157,7 @@ def _raws(kind: Kind, numbers: list[int], floats: list[float]) -> list[Any]:
     if kind.family == "int":
         return [n for n in (0, 1, 2, 3, *numbers) if kind.low <= n <= kind.high]
     if kind.family == "float":
-        values = [0.0, -0.0, 1.0, 2.0, *map(float, numbers), *floats]
+        values = [0.0, -0.0, 1.0, 2.0, math.nan, *map(float, numbers), *floats]
         if kind is FLOAT64:
             return values
         with np.errstate(over="ignore"):
@@ -538,7 +540,7 @@ def cases(draw, timed: bool | None = None, alone: bool | None = None, apart: boo
     zero = 0 if apart else zero  # far from the ends of every type, so that nothing is clamped into a tie
     edge = rng.choice(_EDGES)
     numbers = rng.choice([[-1, 4], [-2, -1], [edge - 1, edge, edge + 1] * 2, [edge, edge + 1] * 3])
-    floats = rng.choices(_SPECIAL_FLOATS, k=2)
+    floats = rng.choices(_SPECIAL_FLOATS, k=4)
     ticks = tuple(kind.tick or Fraction(1) for kind in clocks)
     built = []
     for number, (keys, clock) in enumerate(zip((columns.left, columns.right), clocks)):

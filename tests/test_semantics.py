@@ -677,6 +677,32 @@ def test_4_a_computed_nan_is_false():
     everywhere([inf], [inf], left.x == right.x, [(0, 0)], ALL_INDEXES)
 
 
+def test_4_a_null_or_nan_is_not_cancelled_away():
+    """A null or NaN in an operand makes it so, also where algebra would make the column vanish."""
+    schema = pa.schema([("id", pa.string()), ("x", pa.int64()), ("n", pa.int64()), ("f", pa.float64())])
+    a = pa.record_batch({"id": ["a0"], "x": [1], "n": [1], "f": [1.0]}, schema=schema)
+    b = pa.record_batch({"id": ["b0", "b1"], "x": [1, 1], "n": [1, None], "f": [1.0, math.inf]}, schema=schema)
+    for on in (
+        left.x <= 0 * right.n + right.x,
+        left.x == right.x + right.n - right.n,
+        left.x.between(0 * right.n + right.x, right.x),
+        (left.x - (right.x + 0 * right.n)).abs() <= 0,
+        left.x + right.n == right.x + right.n,
+        right.n == right.n,
+        right.n - right.n == 0,
+        left.f >= 0 * right.f,
+        left.f == right.f - right.f + 1,
+        0 * right.f == 0,
+    ):
+        for index in ("nested", "sorted", "hash"):
+            try:
+                join = dt.WindowJoin(schema, schema, on=on, window=dt.last(None), index=index)
+            except dt.PredicateError:
+                assert index != "nested", on
+                continue
+            assert names(join.push(left=a, right=b)) == ["a0b0"], (on, index)
+
+
 def test_4_and_and_or_work_on_plain_truth_values():
     """`&` and `|` then work on plain truth values: a null on one side of `|` does not spoil the other."""
     either, both = (left.x < right.x) | (left.x.abs() >= 0), (left.x < right.x) & (left.x.abs() >= 0)
