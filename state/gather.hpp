@@ -60,12 +60,11 @@ class Chunks {
   }
 
   void drop_back(size_t n) {
+    if (n) end_ = first_[first_.size() - n];
     first_.resize(first_.size() - n);
     parts_.resize(parts_.size() - n * columns_.size());
     hints_.clear();
   }
-
-  void set_end(int64_t end) { end_ = end; }
 
   void locate(const int64_t* rows, size_t n, Place* places) {
     if (n == 0) return;
