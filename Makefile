@@ -19,8 +19,9 @@ bench: $(VENV)/.ready
 	$(BIN)/python -m tests.bench
 
 # The native code under AddressSanitizer and UBSan, with Cython's own checks, in an environment of its own.
+# libstdc++ is loaded first as well: else the sanitizer does not find what it wraps (exceptions of other libraries).
 sanitize: $(VENV)-sanitize/.ready
-	ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc LD_PRELOAD=$$(g++ -print-file-name=libasan.so) \
+	ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)" \
 	$(VENV)-sanitize/bin/python -m pytest tests -q -x -m "not slow" --ignore tests/test_house.py -p no:cacheprovider
 
 clean:

@@ -14,13 +14,14 @@ Invariants
 - A batch without rows is an ordinary batch: it carries a watermark past whatever dropped its rows.
 """
 
-__all__ = ["END", "START", "Batch", "Watermark"]
+__all__ = ["END", "START", "Batch", "Watermark", "keep_rows", "take_column", "take_rows"]
 
 import math
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 Watermark = int | float
 """An exact int, or one of the two infinities (the only floats that a watermark can be)."""
@@ -55,3 +56,38 @@ class Batch:
         assert self.times.dtype == np.int64, self.times.dtype
         assert len(self.times) == self.num_rows, (len(self.times), self.num_rows)
         assert bool(np.all(self.times[1:] >= self.times[:-1])), "times fall within a batch"
+
+
+def take_column(column: pa.Array, rows: np.ndarray) -> pa.Array:
+    """Return a column's values at these rows; also of the few types for which Arrow itself cannot.
+
+    >>> take_column(pa.array(["a", "b"]).cast(pa.string_view()), np.array([1, 1])).to_pylist()
+    ['b', 'b']
+    """
+    kind, indices = column.type, pa.array(rows)
+    if pa.types.is_string_view(kind):
+        return column.cast(pa.large_string()).take(indices).cast(kind)
+    if pa.types.is_binary_view(kind):
+        return column.cast(pa.large_binary()).take(indices).cast(kind)
+    if pa.types.is_run_end_encoded(kind):
+        taken = pc.run_end_decode(column).take(indices)
+        return pc.run_end_encode(taken, run_end_type=kind.run_end_type)
+    return column.take(indices)
+
+
+def take_rows(data: pa.RecordBatch, rows: np.ndarray) -> pa.RecordBatch:
+    """Return these rows of a batch, in this order."""
+    if not data.num_columns:
+        return data.slice(0, len(rows))
+    return pa.RecordBatch.from_arrays([take_column(column, rows) for column in data.columns], schema=data.schema)
+
+
+def keep_rows(data: pa.RecordBatch, mask: np.ndarray) -> pa.RecordBatch:
+    """Return the rows where the mask is true."""
+    if any(_by_taking(field.type) for field in data.schema):
+        return take_rows(data, np.flatnonzero(mask))
+    return data.filter(pa.array(mask))
+
+
+def _by_taking(kind: pa.DataType) -> bool:
+    return pa.types.is_string_view(kind) or pa.types.is_binary_view(kind) or pa.types.is_run_end_encoded(kind)

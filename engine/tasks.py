@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from ..batch import END, START, Batch, Watermark
+from ..batch import END, START, Batch, Watermark, take_rows
 from ..config import Options
 from ..errors import DovetailError
 from ..operators.contracts import END_OF_SOURCE, Reader, Writer
@@ -181,7 +181,7 @@ class _Union(_Merging):
         # Inputs stand in order behind one another, so that a stable sort keeps (input, position) among equal times.
         if np.any(times[1:] < times[:-1]):
             order = np.argsort(times, kind="stable")
-            data, times = data.take(pa.array(order)), times[order]
+            data, times = take_rows(data, order), times[order]
         yield Batch(data, times, mark)
 
 

@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..batch import take_column
 from ..errors import DataError, UserFunctionError
 from .binding import Bound, Kind, common_ticks
 from .expressions import place_of
@@ -315,8 +316,8 @@ def _ask(bound: Bound, load: Load, rows: int) -> np.ndarray:
         if column.null_count:
             known &= ~np.asarray(column.is_null())
     if not known.all():
-        mask = pa.array(known)
-        columns = [column.filter(mask) for column in columns]
+        rows = np.flatnonzero(known)
+        columns = [take_column(column, rows) for column in columns]
     asked = int(known.sum())
     if asked == 0:
         return known

@@ -632,4 +632,4 @@ def record_batch(columns: list[pa.Array], schema: pa.Schema, rows: int) -> pa.Re
 
 def empty_batch(schema: pa.Schema) -> pa.RecordBatch:
     """Return a batch without rows."""
-    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
+    return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)

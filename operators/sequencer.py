@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from ..batch import END, START, Batch, Watermark
+from ..batch import END, START, Batch, Watermark, keep_rows, take_rows
 from ..errors import TimeError
 from ..state import _native
 from .join import Step
@@ -130,11 +130,11 @@ class SourceOrder:
         self.rows += len(times)
         aside = None
         if late is not None:
-            aside = data.filter(pa.array(late))
-            data, times = data.filter(pa.array(~late)), times[~late]
+            aside = keep_rows(data, late)
+            data, times = keep_rows(data, ~late), times[~late]
         if not ascending:
             order = np.argsort(times, kind="stable")
-            data, times = data.take(pa.array(order)), times[order]
+            data, times = take_rows(data, order), times[order]
         return self._release(_Held(data, times)), aside
 
     def end(self) -> Batch:
@@ -197,7 +197,7 @@ def _merged(parts: Sequence[tuple[pa.RecordBatch, np.ndarray]]) -> tuple[pa.Reco
     if np.all(times[1:] >= times[:-1]):
         return data, times
     order = np.argsort(times, kind="stable")
-    return data.take(pa.array(order)), times[order]
+    return take_rows(data, order), times[order]
 
 
 def concat(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..batch import Batch
+from ..batch import Batch, keep_rows
 from ..errors import DataError, UserFunctionError
 from .binding import Bound
 from .evaluate import Values, evaluate, exact_scale, fitted, span, truth
@@ -36,7 +36,7 @@ class Filter:
         mask = truth(self.predicate, lambda _, name: data.column(name), batch.num_rows)
         if mask.all():
             return batch
-        kept = data.filter(pa.array(mask))
+        kept = keep_rows(data, mask)
         return Batch(kept, None if batch.times is None else batch.times[mask], batch.watermark)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from ..batch import take_rows
 from ..errors import DataError, FlowError, LateError, SchemaError, nearest
 from .join import SIDES, JoinDriver, JoinSpec, Step, empty_batch, record_batch
 from .times import TimeDomain, domain_of, rescale, times_of
@@ -135,7 +136,7 @@ class WindowJoin:
         self._refuse_late(side, times, time)
         if len(times) > 1 and (times[1:] < times[:-1]).any():
             order = np.argsort(times, kind="stable")
-            data, times = data.take(pa.array(order)), times[order]
+            data, times = take_rows(data, order), times[order]
         return Step((data,), times), int(times[-1])
 
     def _refuse_late(self, side: str, times: np.ndarray, time: TimeDomain) -> None:

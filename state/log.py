@@ -20,8 +20,8 @@ from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from ..batch import take_column
 from . import _native
 
 SMALL = 4096
@@ -137,7 +137,7 @@ class WindowLog:
         if not columns:
             return []
         if len(rows) == 0:
-            return [pa.array([], self.schema.field(i).type) for i in columns]
+            return [pa.nulls(0, self.schema.field(i).type) for i in columns]
         self._tell_chunks()
         places = self._chunks.locate(rows)
         return [self._gather_one(i, places) for i in columns]
@@ -216,16 +216,16 @@ class WindowLog:
         chunk, at = places.numpy()
         used = np.unique(chunk)
         if len(used) == 1:
-            return self._batches[used[0]].column(i).take(pa.array(at))
+            return take_column(self._batches[used[0]].column(i), at)
         by_chunk = np.argsort(chunk, kind="stable")
         cuts = np.searchsorted(chunk[by_chunk], used, side="right")[:-1]
         parts = [
-            self._batches[c].column(i).take(pa.array(at[mine]))
+            take_column(self._batches[c].column(i), at[mine])
             for c, mine in zip(used, np.split(by_chunk, cuts), strict=True)
         ]
         back = np.empty(len(chunk), np.int64)
         back[by_chunk] = np.arange(len(chunk))
-        return pc.take(pa.concat_arrays(parts), pa.array(back))
+        return take_column(pa.concat_arrays(parts), back)
 
 
 def _level(rows: int) -> int:
