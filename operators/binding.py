@@ -61,9 +61,10 @@ class Kind:
             return {"number": number, "instant": "timestamp", "duration": "duration"}[self.role]
         return {"text": "string", "bytes": "binary", "bool": "boolean", "null": "null"}.get(self.family, self.family)
 
-    def fits(self, low: int, high: int) -> bool:
-        """Tell whether all values that the type allows lie in [low, high]."""
-        return self.family == "exact" and low <= self.low and self.high <= high
+    def named(self) -> str:
+        """Name one of them: 'a string', 'an integer'."""
+        word = self.describe()
+        return f"{'an' if word[0] in 'aeiou' else 'a'} {word}"
 
 
 FLOAT, TEXT, BYTES, BOOL, NULL = Kind("float"), Kind("text"), Kind("bytes"), Kind("bool"), Kind("null")
@@ -279,7 +280,7 @@ class _Binder:
         if a.kind.family == "float":
             return Bound("abs", FLOAT, (a,), sides=a.sides, source=e)
         if a.kind.family != "exact" or a.kind.role == "instant":
-            raise self.fail(f"abs() of a {a.kind.describe()} has no meaning in `{e}`", _placed(e))
+            raise self.fail(f"abs() of {a.kind.named()} has no meaning in `{e}`", _placed(e))
         most = max(abs(a.kind.low), abs(a.kind.high))
         least = 0 if a.kind.low <= 0 <= a.kind.high else min(abs(a.kind.low), abs(a.kind.high))
         return Bound("abs", replace(a.kind, low=least, high=most), (a,), sides=a.sides, source=e)
@@ -290,12 +291,12 @@ class _Binder:
         number = ("exact", "float")
         if target is None or a.kind.family not in number or target.family not in number:
             raise self.fail(
-                f"`{e}`: a {a.kind.describe()} cannot be cast to {e.kind} here; numbers and times can", _placed(e)
+                f"`{e}`: {a.kind.named()} cannot be cast to {e.kind} here; numbers and times can", _placed(e)
             )
         if a.kind.role == "instant" and target.role == "instant" and a.kind.zoned != target.zoned:
             raise self.fail(f"`{e}`: a cast cannot add or drop a time zone", _placed(e))
         if target.role != a.kind.role and "number" not in (a.kind.role, target.role) and target.family == "exact":
-            raise self.fail(f"`{e}`: a {a.kind.describe()} cannot become a {target.describe()}", _placed(e))
+            raise self.fail(f"`{e}`: {a.kind.named()} cannot become {target.named()}", _placed(e))
         return Bound("cast", target, (a,), value=e.kind, sides=a.sides, source=e)
 
     def arithmetic(self, e: Arithmetic) -> Bound:
@@ -316,12 +317,12 @@ class _Binder:
                 _placed(e),
             )
         text = a if a.kind.family not in ("exact", "float") else b
-        raise self.fail(f"`{e}`: there is no arithmetic on a {text.kind.describe()}", _placed(e))
+        raise self.fail(f"`{e}`: there is no arithmetic on {text.kind.named()}", _placed(e))
 
     def exact_arithmetic(self, e: Arithmetic, a: Kind, b: Kind) -> Kind:
         if e.op == "*":
             if "instant" in (a.role, b.role) or (a.role, b.role) == ("duration", "duration"):
-                raise self.fail(f"`{e}`: a {a.describe()} times a {b.describe()} has no meaning", _placed(e))
+                raise self.fail(f"`{e}`: {a.named()} times {b.named()} has no meaning", _placed(e))
             role = "duration" if "duration" in (a.role, b.role) else "number"
             corners = [x * y for x in (a.low, a.high) for y in (b.low, b.high)]
             return Kind("exact", role, a.ticks * b.ticks, low=min(corners), high=max(corners))
@@ -337,7 +338,7 @@ class _Binder:
         found = roles.get((a.role, b.role))
         if found is None:
             verb = "plus" if e.op == "+" else "minus"
-            raise self.fail(f"`{e}`: a {a.describe()} {verb} a {b.describe()} has no meaning", _placed(e))
+            raise self.fail(f"`{e}`: {a.named()} {verb} {b.named()} has no meaning", _placed(e))
         if (a.role, b.role) == ("instant", "instant"):
             self.same_zone(e, a, b)
         role, ticks = found, common_ticks(a.ticks, b.ticks)
@@ -364,7 +365,7 @@ class _Binder:
             self.check_band(op, a, b, e)
             return bound
         if len(pair) > 1:
-            raise self.fail(f"`{e}` compares a {a.kind.describe()} with a {b.kind.describe()}", e)
+            raise self.fail(f"`{e}` compares {a.kind.named()} with {b.kind.named()}", e)
         if op not in ("==", "!="):
             raise self.fail(f"`{e}`: {a.kind.describe()} columns can be compared with == and != only", e)
         return bound
@@ -372,13 +373,13 @@ class _Binder:
     def comparable_numbers(self, e: Expression, a: Bound, b: Bound) -> None:
         if a.kind.family == b.kind.family == "exact":
             if a.kind.role != b.kind.role:
-                raise self.fail(f"`{e}` compares a {a.kind.describe()} with a {b.kind.describe()}", e)
+                raise self.fail(f"`{e}` compares {a.kind.named()} with {b.kind.named()}", e)
             if a.kind.role == "instant":
                 self.same_zone(e, a.kind, b.kind)
         elif a.kind.family != b.kind.family:
             whole = a if a.kind.family == "exact" else b
             if whole.kind.role != "number":
-                raise self.fail(f"`{e}` compares a {a.kind.describe()} with a {b.kind.describe()}", e)
+                raise self.fail(f"`{e}` compares {a.kind.named()} with {b.kind.named()}", e)
             if whole.kind.ticks != 1:
                 fix = 'Decimal("…")' if (b if whole is a else a).op == "literal" else f'`{whole}.cast("float64")`'
                 raise self.fail(f"`{e}` compares a decimal with a float; write {fix}", e)
