@@ -21,6 +21,8 @@ bench: $(VENV)/.ready
 # The native code under AddressSanitizer and UBSan, with Cython's own checks, in an environment of its own.
 # libstdc++ is loaded first as well: else the sanitizer does not find what it wraps (exceptions of other libraries).
 sanitize: $(VENV)-sanitize/.ready
+	DOVETAIL_DEBUG=1 $(VENV)-sanitize/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
+	    --force-reinstall .
 	ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)" \
 	$(VENV)-sanitize/bin/python -m pytest tests -q -x -m "not slow" --ignore tests/test_house.py -p no:cacheprovider
 
@@ -35,7 +37,7 @@ $(VENV)/.ready: $(NATIVE)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev]"
 	touch $@
 
-$(VENV)-sanitize/.ready: $(NATIVE)
+$(VENV)-sanitize/.ready: setup.cfg
 	$(PYTHON) -m venv $(VENV)-sanitize
 	DOVETAIL_DEBUG=1 $(VENV)-sanitize/bin/python -m pip install --quiet --disable-pip-version-check ".[dev]"
 	touch $@

@@ -12,6 +12,7 @@ __all__ = ["main"]
 import argparse
 import importlib
 import importlib.util
+import inspect
 import os
 import sys
 from collections.abc import Sequence
@@ -80,12 +81,18 @@ def load(target: str) -> Flow:
     """Find the flow that `module:name` or `file.py:name` means."""
     place, _, name = target.partition(":")
     name = name or "flow"
+    if not place.endswith(".py") and not all(part.isidentifier() for part in place.split(".")):
+        raise FlowError(f"{target}: there is no module {place!r}; name a file as path/to/file.py:{name}")
     module = _import(place, target)
     if not hasattr(module, name):
         flows = [key for key, value in vars(module).items() if isinstance(value, Flow)]
         raise FlowError(f"{target}: {place} has no {name!r}; of flows, {nearest(name, flows)}")
     found = getattr(module, name)
     if callable(found) and not isinstance(found, Flow):
+        needed = [p.name for p in inspect.signature(found).parameters.values()
+                  if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]  # fmt: skip
+        if needed:
+            raise FlowError(f"{target}: {name!r} asks for {needed[0]!r}; name a function without arguments")
         found = found()
     if not isinstance(found, Flow):
         raise FlowError(f"{target}: {name!r} is a {type(found).__name__}, not a dt.Flow or a function that returns one")

@@ -6,6 +6,7 @@ An option comes from the environment (`DOVETAIL_BATCH_ROWS=4096`) or from an arg
 
 __all__ = ["Options"]
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -45,9 +46,10 @@ class Options:
     def __post_init__(self) -> None:
         for field in fields(self):
             value, least = getattr(self, field.name), 0 if field.name == "poll_seconds" else 1
-            if not isinstance(value, int | float) or isinstance(value, bool):
-                raise FlowError(f"option {field.name} must be a number, not {value!r}")
-            if value < least:
+            whole = field.type is int or field.type == "int"
+            if not isinstance(value, int if whole else int | float) or isinstance(value, bool):
+                raise FlowError(f"option {field.name} must be a {'whole ' if whole else ''}number, not {value!r}")
+            if not least <= value < math.inf:
                 raise FlowError(f"option {field.name} must be at least {least}, not {value!r}")
 
     @classmethod

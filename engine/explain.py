@@ -170,8 +170,8 @@ def _mermaid(nodes: Sequence[Node]) -> str:
     lines = ["flowchart LR"]
     for node in nodes:
         opening, closing = _SHAPES.get(node.kind, ("[", "]"))
-        text = f"{node.kind} {node.name}" + "".join(f"<br/>{line}" for line in _short(node))
-        lines.append(f'    {names[id(node)]}{opening}"{_escaped(text)}"{closing}')
+        text = "<br/>".join(map(_escaped, [f"{node.kind} {node.name}", *_short(node)]))
+        lines.append(f'    {names[id(node)]}{opening}"{text}"{closing}')
     for node in nodes:
         both = len(node.inputs) == 2 and isinstance(node, JoinNode)
         for i, before in enumerate(node.inputs):
@@ -192,5 +192,6 @@ def _short(node: Node) -> list[str]:
 
 
 def _escaped(text: str) -> str:
-    text = text.replace("&", "&amp;").replace('"', "&quot;").replace("<br/>", "\0")
-    return text.replace("<", "&lt;").replace(">", "&gt;").replace("\0", "<br/>")
+    for mark, entity in (("&", "&amp;"), ('"', "&quot;"), ("<", "&lt;"), (">", "&gt;"), ("\n", " ")):
+        text = text.replace(mark, entity)
+    return text

@@ -103,6 +103,9 @@ class Flow:
         if doubled:
             raise SchemaError(f"read {step!r}: the source has two columns named {doubled[0]!r}; rename one")
         domain = _time_domain(schema, time, f"read {step!r}")
+        for write in self._nodes.values():
+            if isinstance(write, WriteNode) and (path := _shared_path(source, write.sink)):
+                raise FlowError(f"read {step!r}: {path!r} is also where {write.label} writes; read something else")
         pace = _rate(rate, domain, f"read {step!r}")
         if domain is None:
             for option, value in (("delay", delay), ("max_ahead", max_ahead), ("idle", idle)):
@@ -211,8 +214,11 @@ class Stream:
             what = "has no time column, so nothing is late" if isinstance(node, ReadNode) else "is not a source"
             raise FlowError(f".late of {node.label}: it {what}; take it from the stream that flow.read(time=…) returns")
         name = f"{node.name}.late"
-        if name in self._flow._nodes:
-            return Stream(self._flow, self._flow._nodes[name])
+        known = self._flow._nodes.get(name)
+        if isinstance(known, LateNode):
+            return Stream(self._flow, known)
+        if known is not None:
+            raise FlowError(f".late of {node.label} is named {name!r}, as another step is ({known.where}); rename that one")
         return self._flow._add(LateNode(name=name, inputs=(node,), schema=node.schema, domain=None, where=caller()))
 
     def filter(self, predicate: Expression, *, name: str | None = None) -> "Stream":
@@ -271,8 +277,7 @@ class Stream:
         known = schema is not None
         schema = schema if schema is not None else pa.schema([])
         time = self._time_column()
-        kept = time if time in schema.names and schema.field(time).type == self.schema.field(time).type else None
-        return self._next(MapNode, step, schema, fn=fn, promised=promised, known=known, time=kept)
+        return self._next(MapNode, step, schema, fn=fn, promised=promised, known=known, time=time)
 
     def union(self, *others: "Stream", name: str | None = None) -> "Stream":
         """Put streams of one schema together, by time; at equal times this one's rows come first."""
@@ -282,7 +287,7 @@ class Stream:
         domain = self._node.domain
         for other in others:
             self._same_flow(other, f"union {step!r}")
-            if not other.schema.equals(self.schema):
+            if other.schema.names != self.schema.names or other.schema.types != self.schema.types:
                 raise SchemaError(f"union {step!r}: {_schema_difference(self, other)}")
             if (other._node.domain is None) != (domain is None):
                 raise SchemaError(
@@ -294,7 +299,8 @@ class Stream:
         for stream in streams:
             stream._needs_order(f"union {step!r}")
         inputs = tuple(stream._node for stream in streams)
-        node = UnionNode(name=step, inputs=inputs, schema=self.schema, domain=domain, where=caller())
+        schema = pa.schema([pa.field(field.name, field.type) for field in self.schema])
+        node = UnionNode(name=step, inputs=inputs, schema=schema, domain=domain, where=caller())
         return self._flow._add(node)
 
     def join(
@@ -359,10 +365,8 @@ class Stream:
 
     def _not_its_own_input(self, sink: Any, step: str) -> None:
         """Refuse to write into a folder that the flow reads: it would be emptied, or read its own results."""
-        path = getattr(sink, "path", None)
         for node in self._flow._nodes.values():
-            read = getattr(node.source, "path", None) if isinstance(node, ReadNode) else None
-            if path and read and os.path.abspath(path) == os.path.abspath(read):
+            if isinstance(node, ReadNode) and (path := _shared_path(node.source, sink)):
                 raise FlowError(f"write {step!r}: {path!r} is also what {node.label} reads; write somewhere else")
 
     def _bound(self, computed: dict[str, Any], where: str) -> dict[str, Any]:
@@ -394,9 +398,12 @@ class Stream:
                 read = Stream(self._flow, node.inputs[0])._time_column()
                 return next((k for k, made in node.columns.items() if made == read or _is_column(made, read)), None)
             if isinstance(node, MapNode):
-                return node.time
+                return node.time if node.time in node.schema.names else None
             if isinstance(node, JoinNode | LateNode):
                 return None
+            if isinstance(node, UnionNode):
+                columns = {Stream(self._flow, before)._time_column() for before in node.inputs}
+                return columns.pop() if len(columns) == 1 else None
             node = node.inputs[0]
         return node.time
 
@@ -412,6 +419,18 @@ class Stream:
                 f"{where}: {self._node.label} comes from a join with ordered=False, whose results have no order to "
                 "go by; leave ordered=False out there"
             )
+
+
+def _shared_path(source: Any, sink: Any) -> str | None:
+    """Return the folder that a sink writes if a source reads it, or something in it."""
+    path = getattr(sink, "path", None)
+    if path is None:
+        return None
+    folder = os.path.abspath(path)
+    for read in getattr(source, "paths", ()):
+        if os.path.abspath(read) == folder or os.path.abspath(read).startswith(folder + os.sep):
+            return str(path)
+    return None
 
 
 def _schema_of(fn: Callable[[pa.RecordBatch], Any], given: pa.Schema, where: str) -> pa.Schema | None:

@@ -109,7 +109,7 @@ class MapNode(Node):
     fn: Callable[[pa.RecordBatch], Any]
     promised: bool  # the schema was given, not taken from what the function returns
     known: bool  # False: only its first result will tell (and `schema` is empty until then)
-    time: str | None  # a column that has the event time, if there still is one
+    time: str | None  # the column of what goes in that has the event time, if there still is one
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -7,7 +7,11 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class StepReport:
-    """One step. `watermark` is written for people; `held_bytes` is what the step kept at its end."""
+    """One step.
+
+    `watermark` is written for people; `held_bytes` is what the step kept at its end; `null_keys` counts rows of a
+    join that a null or NaN in a key kept from ever matching.
+    """
 
     name: str
     kind: str
@@ -16,6 +20,7 @@ class StepReport:
     late: int = 0
     watermark: str = "none"
     held_bytes: int = 0
+    null_keys: int = 0
 
 
 @dataclass(frozen=True)
@@ -71,4 +76,9 @@ class Result:
         ]
         done = f"flow {self.flow!r} {self.outcome} in {self.seconds:.2f} s: {self.rows_in:,} rows in "
         done += f"({self.rate:,.0f} a second), {self.rows_out:,} out, {self.late:,} late"
-        return "\n".join([done, *lines])
+        nulls = [
+            f"{s.kind} {s.name}: {s.null_keys:,} rows have a null or NaN in a key, which matches nothing"
+            for s in self.steps.values()
+            if s.null_keys
+        ]
+        return "\n".join([done, *lines, *nulls])

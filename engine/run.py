@@ -31,7 +31,7 @@ from ..operators.times import TimeDomain
 from .graph import LateNode, MapNode, Node, Rate, WriteNode, reachable
 from .plan import needed_columns, source_groups
 from .result import Result, StepReport
-from .tasks import ReadTask, SinkTask, Task, explained, make_task
+from .tasks import ReadTask, SinkTask, Task, make_task, say_where
 
 PROGRESS_SECONDS = 0.5
 
@@ -43,7 +43,6 @@ class SourceState:
     task: ReadTask
     silent_since: float | None = None
     opened: float = 0.0
-    first_time: int | None = None
     rows_read: int = 0
 
     @property
@@ -158,7 +157,8 @@ class _Graph:
         try:
             yield from task.take(port, batch)
         except DovetailError as error:
-            raise explained(error, task.node) from error
+            say_where(error, task.node)
+            raise
         except (pa.ArrowException, MemoryError, OverflowError) as error:
             raise DovetailError(f"{task.node.label}: {type(error).__name__}: {error}") from error
 
@@ -215,16 +215,20 @@ class Runner:
             with self._told(task.node):
                 task.commit(last=last)
 
-    def close(self, *, failed: bool) -> None:
-        """Close everything; after a failure drop what no one has seen."""
-        with contextlib.ExitStack() as stack:
-            for task in self.graph.tasks:
-                end = task.reader if isinstance(task, ReadTask) else task.writer if isinstance(task, SinkTask) else None
-                if end is None:
-                    continue
-                stack.callback(self._close_one, task.node, end)
-                if failed and isinstance(task, SinkTask) and task.writer is not None:
-                    stack.callback(task.writer.abort)
+    def close(self, *, failed: bool) -> list[DovetailError]:
+        """Close everything; after a failure drop what no one has seen. Return what went wrong in that."""
+        problems: list[DovetailError] = []
+        for task in self.graph.tasks:
+            end: Any = task.reader if isinstance(task, ReadTask) else getattr(task, "writer", None)
+            if end is None:
+                continue
+            for action in [end.abort, end.close] if failed and isinstance(task, SinkTask) else [end.close]:
+                try:
+                    with self._told(task.node):
+                        action()
+                except DovetailError as error:
+                    problems.append(error)
+        return problems
 
     def status(self) -> Status:
         """Look at the run."""
@@ -240,7 +244,9 @@ class Runner:
         """Report what was done."""
         steps = {
             task.node.name: StepReport(
-                task.node.name, task.node.kind, task.rows_in, task.rows_out, task.late, _shown(task), task.held_bytes)
+                task.node.name, task.node.kind, task.rows_in, task.rows_out, task.late, _shown(task), task.held_bytes,
+                task.null_keys,
+            )
             for task in self.graph.tasks
         }  # fmt: skip
         return Result(self.name, outcome, self.clock() - self.started, steps)
@@ -259,11 +265,14 @@ class Runner:
                 return True  # what is ahead of the slowest source is held in its source, not in memory
             return self._paced(state) > 0
 
-        while (state := next_source(group, tried, waits)) is not None:
+        worked = False
+        while not worked and (state := next_source(group, tried, waits)) is not None:
             tried.add(id(state))
-            if self._read(state, group):
-                return True
-        return False
+            worked = self._read(state, group)
+        for state in group:
+            if id(state) not in tried:
+                state.silent_since = None  # who is not asked is not silent
+        return worked
 
     def _paced(self, state: SourceState) -> float:
         rate, domain = state.task.node.rate, state.task.node.domain
@@ -271,10 +280,8 @@ class Runner:
             return 0.0
         event = 0.0
         order = state.task.order
-        if rate.speed is not None and order is not None and order.greatest is not None and domain and domain.ticks:
-            if state.first_time is None:
-                state.first_time = order.greatest
-            event = float(Fraction(order.greatest - state.first_time) / domain.ticks)
+        if order is not None and order.first is not None and order.greatest is not None and domain and domain.ticks:
+            event = float(Fraction(order.greatest - order.first) / domain.ticks)
         return due_in(rate, state.rows_read, self.clock() - state.opened, event)
 
     def _read(self, state: SourceState, group: list[SourceState]) -> bool:
@@ -312,11 +319,8 @@ class Runner:
         try:
             yield
         except DovetailError as error:
-            raise explained(error, node) from error
-
-    def _close_one(self, node: Node, end: Any) -> None:
-        with self._told(node):
-            end.close()
+            say_where(error, node)
+            raise
 
 
 def _shown(task: Task) -> str:
@@ -329,7 +333,6 @@ def run(
 ) -> Result:
     """Run a flow to its end, or until Ctrl-C."""
     runner = Runner(name, sinks, options, every, progress)
-    failed = True
     try:
         with _Interrupt() as interrupt:
             runner.open()
@@ -338,12 +341,14 @@ def run(
                     runner.pause(options.poll_seconds)
             outcome = "stopped" if interrupt.asked else "finished"
             runner.commit(last=True)
-        failed = False
-    except DovetailError as error:
+    except BaseException as error:
+        for problem in runner.close(failed=True):
+            error.add_note(f"While closing, after that: {problem}")
         error.add_note(f"The output of flow {name!r} is incomplete; files that were written are whole.")
         raise
-    finally:
-        runner.close(failed=failed)
+    for problem in runner.close(failed=False):
+        problem.add_note(f"The output of flow {name!r} may be incomplete.")
+        raise problem
     if progress is not None:
         progress(runner.status())
     return runner.result(outcome)

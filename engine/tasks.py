@@ -17,10 +17,9 @@ from ..batch import END, START, Batch, Watermark, take_rows
 from ..config import Options
 from ..errors import DovetailError
 from ..operators.contracts import END_OF_SOURCE, Reader, Writer
-from ..operators.join import JoinDriver, Step, empty_batch
+from ..operators.join import JoinDriver, Step, empty_batch, record_batch
 from ..operators.sequencer import Merger, SourceOrder, concat
 from ..operators.steps import Compute, Filter, Map
-from ..operators.times import rescale, times_of
 from .graph import ComputeNode, FilterNode, JoinNode, LateNode, MapNode, Node, ReadNode, UnionNode, WriteNode
 
 
@@ -31,6 +30,11 @@ class Task:
         self.node = node
         self.rows_in = self.rows_out = self.late = 0
         self.watermark: Watermark = START
+
+    @property
+    def null_keys(self) -> int:
+        """Rows with a null or NaN in a key of a join."""
+        return 0
 
     @property
     def held_bytes(self) -> int:
@@ -161,11 +165,12 @@ class _Merging(Task):
 class _Union(_Merging):
     def __init__(self, node: UnionNode, columns: set[str]) -> None:
         super().__init__(node, len(node.inputs))
-        self.columns = [name for name in node.schema.names if name in columns]
+        self.schema = pa.schema([field for field in node.schema if field.name in columns])
 
     def process(self, port: int, batch: Batch) -> Iterator[Batch]:
         """Yield the rows whose turn has come."""
-        data = batch.data.select(self.columns)
+        columns = [batch.data.column(name) for name in self.schema.names]
+        data = record_batch(columns, self.schema, batch.num_rows)
         if self.merger is None:
             yield Batch(data, None, self.mark(port, batch))
             return
@@ -191,6 +196,11 @@ class _Join(_Merging):
     def __init__(self, node: JoinNode, columns: set[str], options: Options) -> None:
         super().__init__(node, len(node.inputs))
         self.driver = JoinDriver(node.spec, sorted(columns), options.out_rows)
+
+    @property
+    def null_keys(self) -> int:
+        """Of both sides."""
+        return sum(self.driver.null_keys().values())
 
     @property
     def held_bytes(self) -> int:
@@ -251,6 +261,8 @@ class SinkTask(Task):
 
     def commit(self, *, last: bool = False) -> None:
         """Show what was staged; the last time also if nothing was."""
+        if last and self.writer is None:
+            self.open(pa.schema([]), self.lineage)  # no row ever came to tell a schema
         if self.writer is not None and (self.part or last):
             self.writer.commit(self.epoch)
             self.epoch, self.part = self.epoch + 1, 0
@@ -284,21 +296,11 @@ def make_task(node: Node, columns: set[str], options: Options) -> Task:
 
 
 def _map_step(node: MapNode) -> Map:
-    read_times = None
-    time = node.time
-    if time is not None and node.domain is not None:
-        domain = node.domain
-
-        def read_times(data: pa.RecordBatch) -> np.ndarray:
-            column = times_of(data.column(time), node.label, 0)
-            return rescale(column, domain, domain, node.label)
-
-    return Map(node.fn, node.schema if node.known else None, time, read_times, node.label)
+    return Map(node.fn, node.schema if node.known else None, node.time, node.domain, node.label)
 
 
-def explained(error: DovetailError, node: Node) -> DovetailError:
-    """Return an error that says which step it was, if it does not yet."""
+def say_where(error: DovetailError, node: Node) -> None:
+    """Make an error say which step it was, if it does not yet."""
     text = str(error)
-    if node.label in text or f"{node.name!r}" in text:
-        return error
-    return type(error)(f"{node.label}: {text}")
+    if node.label not in text and f"{node.name!r}" not in text:
+        error.args = (f"{node.label}: {text}", *error.args[1:])

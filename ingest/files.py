@@ -143,6 +143,11 @@ class Files(abc.ABC):
         return self._paths[0]
 
     @property
+    def paths(self) -> list[str]:
+        """All paths, files, folders and patterns, as they were given."""
+        return list(self._paths)
+
+    @property
     def schema(self) -> pa.Schema:
         """The schema of every batch that is read; looked up once."""
         if self._known is None:

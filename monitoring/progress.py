@@ -34,7 +34,7 @@ def short(n: float) -> str:
     ('999', '1.23 k', '56.7 M')
     """
     for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if n >= size:
+        if n >= size * 0.9995:  # what rounds to a whole unit is written in it
             return f"{n / size:.3g} {unit}"
     return f"{n:.0f}"
 

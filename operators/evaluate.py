@@ -245,7 +245,7 @@ def _cast(bound: Bound, data: np.ndarray, valid: np.ndarray | None) -> np.ndarra
     if source.family == "float":
         bad = ~np.isfinite(looked_at) | (np.floor(looked_at) != looked_at)
         if bad.any():
-            raise DataError(f"`{bound}`: {looked_at[bad][0]!r} is not a whole number; round it when it is read")
+            raise DataError(f"`{bound}`: {float(looked_at[bad][0])!r} is not a whole number; round it when it is read")
         safe = data if valid is None else np.where(valid, data, 0.0)
         data = fitted(np.array([int(x) for x in safe], object)) if len(safe) else safe.astype(np.int64)
         data = exact_scale(data, int(target.ticks)) if target.ticks > 1 else data

@@ -185,6 +185,15 @@ def choose_access(spec: JoinSpec, stored: str) -> Access:
 _SELECTIVITY = ("band", "union", "comparison")  # what narrows most comes first
 
 
+@dataclass(frozen=True, slots=True)
+class _NewRows:
+    """What is computed of new rows before any is stored: keys, which can match at all (None: all), nulls in keys."""
+
+    keys: "dict[RangeTest, np.ndarray]"
+    can: np.ndarray | None = None
+    null_keys: int = 0
+
+
 class _StoredSide:
     """The rows of one side that a window holds: for each test its keys, and perhaps an index."""
 
@@ -201,6 +210,7 @@ class _StoredSide:
         self.borrows_index = False  # the other role of a self-join keeps the index for both
         self.alive: Any = None  # RowKeys of 1 and 0, once a row that cannot match has been seen (scans only)
         self.bound = 0
+        self.null_keys = 0
 
     @property
     def nbytes(self) -> int:
@@ -208,24 +218,29 @@ class _StoredSide:
         parts = [*self.keys.values(), *([self.alive] if self.alive else []), *([self.index] if self.index else [])]
         return sum(part.nbytes for part in parts)
 
-    def prepare(self, load: Load, rows: int) -> "tuple[dict[RangeTest, np.ndarray], np.ndarray | None]":
-        """Compute the new rows' keys, and which of them can match at all (None: all)."""
+    def prepare(self, load: Load, rows: int) -> _NewRows:
+        """Compute the new rows' keys, and which of them can match at all. Changes nothing."""
         if rows == 0:
-            return dict.fromkeys(self.tests, _NO_KEYS), None
+            return _NewRows(dict.fromkeys(self.tests, _NO_KEYS))
         can: np.ndarray | None = None
         for condition in self.conditions:
             can = _and(can, truth(condition, load, rows))
+        has_keys: np.ndarray | None = None
         computed: dict[str, tuple[np.ndarray, np.ndarray | None]] = {}
         keys = {}
         for test in self.tests:
             if test.key.name not in computed:
                 computed[test.key.name] = test.key.compute(load, rows)
             keys[test], known = computed[test.key.name]
-            can = _and(can, known)
-        return keys, None if can is None or can.all() else can
+            has_keys = _and(has_keys, known)
+        can = _and(can, has_keys)
+        null_keys = 0 if has_keys is None else rows - int(has_keys.sum())
+        return _NewRows(keys, None if can is None or can.all() else can, null_keys)
 
-    def store(self, keys: dict[RangeTest, np.ndarray], can: np.ndarray | None, first: int, rows: int) -> None:
+    def store(self, new: _NewRows, first: int, rows: int) -> None:
         """Take the new rows in."""
+        keys, can = new.keys, new.can
+        self.null_keys += new.null_keys
         for test, column in self.keys.items():
             column.append(keys[test])
         if self.index is None:
@@ -429,6 +444,11 @@ class JoinDriver:
         keys = sum(s.nbytes - (s.index.nbytes if s.index else 0) for s in self.stored.values())
         return sum(logs.values()) + sum(indexes.values()) + keys + sum(t.nbytes for t in self.times.values())
 
+    def null_keys(self) -> dict[str, int]:
+        """Return how many rows of each side had a null or NaN in a key, so that nothing could match them."""
+        sides = SIDES[:1] if self.spec.self_join else SIDES
+        return {side: self.stored[side].null_keys for side in sides}
+
     def held_rows(self) -> dict[str, int]:
         """Return how many rows each window's log holds."""
         return {side: len(self.logs[side]) for side in SIDES}
@@ -489,7 +509,7 @@ class JoinDriver:
         for side in SIDES:
             if self.windows[side].kind == "time":
                 self.times[side].append(times[side])
-            self.stored[side].store(*prepared[side], first[side], rows[side])
+            self.stored[side].store(prepared[side], first[side], rows[side])
             self.rows[side] += rows[side]
         for side in SIDES[:1] if spec.self_join else SIDES:
             log = self.logs[side]
@@ -501,7 +521,7 @@ class JoinDriver:
                 self.last_time = newest if self.last_time is None else max(self.last_time, newest)
         total = rows["left"] if spec.self_join else rows["left"] + rows["right"]
         self._later_times = np.empty(total, np.int64)
-        return [self._probes(side, times, first, ends[side], prepared[side][1], total) for side in SIDES]
+        return [self._probes(side, times, first, ends[side], prepared[side].can, total) for side in SIDES]
 
     def _times_of(self, step: Step, rows: int) -> np.ndarray:
         # Without times all tuples of a step are as if at one time: the left ones first, then the right ones.

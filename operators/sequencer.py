@@ -94,6 +94,7 @@ class SourceOrder:
         self.name, self.column, self.domain = name, column, domain
         self.delay = domain.whole(delay)
         self.max_ahead = None if max_ahead is None else domain.whole(max_ahead)
+        self.first: int | None = None  # the time of the first row
         self.greatest: int | None = None
         self.floor: Watermark = START  # what an idle source has promised; rows below it are late
         self.rows = 0
@@ -122,9 +123,13 @@ class SourceOrder:
         where = f"source {self.name!r}, time column {self.column!r}"
         times = times_of(data.column(self.column), where, self.rows)
         self._refuse_ahead(times, where)
-        late, ascending, self.greatest = _native.find_late(times, self.delay, self.greatest)
-        if self.floor != START and len(times):
-            below = times < min(self.floor, 2**63 - 1)
+        if self.first is None and len(times):
+            self.first = int(times[0])
+        # No two times are further apart than 64 bits can say: a longer delay makes nothing late.
+        late, ascending, self.greatest = _native.find_late(times, min(self.delay, 2**64 - 1), self.greatest)
+        if self.floor >= INT64_MIN and len(times):
+            # Past all times there are, a bound of 64 bits would let the greatest one through.
+            below = times < self.floor if self.floor <= INT64_MAX else np.ones(len(times), bool)
             late = below if late is None else late | below
             late = late if late.any() else None
         self.rows += len(times)

@@ -19,7 +19,7 @@ from .binding import Bound
 from .evaluate import Values, evaluate, exact_scale, fitted, span, truth
 from .expressions import place_of
 from .join import empty_batch, record_batch
-from .times import INT64_MAX, INT64_MIN, TICKS_PER_SECOND
+from .times import INT64_MAX, INT64_MIN, TICKS_PER_SECOND, TimeDomain, domain_of, times_of
 
 
 class Filter:
@@ -143,9 +143,9 @@ class Map:
 
     def __init__(
         self, fn: Callable[[pa.RecordBatch], Any], schema: pa.Schema | None, time: str | None,
-        read_times: Callable[[pa.RecordBatch], np.ndarray] | None, where: str,
+        domain: TimeDomain | None, where: str,
     ) -> None:  # fmt: skip
-        self.fn, self.schema, self.time, self.read_times, self.where = fn, schema, time, read_times, where
+        self.fn, self.schema, self.time, self.domain, self.where = fn, schema, time, domain, where
 
     def __call__(self, batch: Batch) -> Batch:
         """Return what the function makes of the rows; a batch without rows is not shown to it."""
@@ -197,11 +197,11 @@ class Map:
 
     def _times_of(self, data: pa.RecordBatch, before: np.ndarray) -> np.ndarray:
         who = f"{self.where}: {place_of(self.fn)} returned {data.num_rows:,} rows for {len(before):,}"
-        if self.read_times is None:
-            raise UserFunctionError(
-                f"{who} without the time column {self.time!r}, so that nothing tells which time they have; keep it"
-            )
-        times = self.read_times(data)
+        at = data.schema.get_field_index(self.time) if self.time else -1
+        if at < 0 or domain_of(data.schema.field(at).type) != self.domain:
+            column = f"the time column {self.time!r}" if self.time else "a column that still has their event time"
+            raise UserFunctionError(f"{who} without {column}, so that nothing tells which time they have; keep it")
+        times = times_of(data.column(at), self.where, 0)
         if len(times) and (np.any(times[1:] < times[:-1]) or times[0] < before[0] or times[-1] > before[-1]):
             raise UserFunctionError(f"{who}, whose times in {self.time!r} are out of order; keep the order of the rows")
         return times

@@ -111,7 +111,10 @@ class TimeDomain:
         if self.ticks is not None:
             if isinstance(value, int | np.integer) and not isinstance(value, bool) and value == 0:
                 return Fraction(0)
-            return parse_duration(value, what)
+            seconds = parse_duration(value, what)
+            if seconds < 0:
+                raise WindowError(f"{what}: {value!r} is negative")
+            return seconds
         if isinstance(value, bool) or not isinstance(value, int | np.integer):
             raise WindowError(
                 f"{what}: {value!r} beside an integer time column; give a whole number in that column's unit"

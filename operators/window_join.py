@@ -85,6 +85,10 @@ class WindowJoin:
         """Return how many rows are held for each window; batches are let go of whole."""
         return self._driver.held_rows()
 
+    def null_keys(self) -> dict[str, int]:
+        """Return how many rows of each side had a null or NaN in a key: a comparison with one is false."""
+        return self._driver.null_keys()
+
     def check(self) -> None:
         """Assert the invariants of everything inside."""
         self._driver.check()

@@ -109,7 +109,7 @@ cdef extern from "sequence.hpp" namespace "dovetail" nogil:
     int64_t c_expiry_bound "dovetail::expiry_bound"(
         const CWindow& window, int64_t rows, cbool has_time, int64_t time, const RowVector[int64_t]& times)
     size_t c_find_late "dovetail::find_late"(
-        const int64_t* times, size_t n, int64_t delay, cbool& any, int64_t& greatest, uint8_t* late, cbool& ascending)
+        const int64_t* times, size_t n, uint64_t delay, cbool& any, int64_t& greatest, uint8_t* late, cbool& ascending)
 
 
 cdef extern from "pairs.hpp" namespace "dovetail" nogil:
@@ -359,7 +359,7 @@ def expiry_bound(Window window, int64_t rows, last_time, RowTimes times):
     return c_expiry_bound(window.spec, rows, has_time, time, times.rows)
 
 
-def find_late(const int64_t[::1] times, int64_t delay, greatest):
+def find_late(const int64_t[::1] times, uint64_t delay, greatest):
     """(late mask or None, ascending, greatest time now): lateness of a source's next tuples, one by one."""
     cdef Py_ssize_t n = times.shape[0]
     cdef cnp.ndarray[uint8_t, ndim=1] late = np.empty(n, np.uint8)

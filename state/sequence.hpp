@@ -121,7 +121,7 @@ inline void own_bounds(const int64_t* own, size_t n, int64_t first, const Window
 // Lateness, tuple by tuple: late[i] = times[i] < (greatest time before it) - delay. `greatest` is the source's so
 // far and is moved on; `any` says whether there was one. Returns how many are late; `ascending` tells whether the
 // others are in order.
-inline size_t find_late(const int64_t* times, size_t n, int64_t delay, bool& any, int64_t& greatest, uint8_t* late,
+inline size_t find_late(const int64_t* times, size_t n, uint64_t delay, bool& any, int64_t& greatest, uint8_t* late,
                         bool& ascending) {
   size_t count = 0;
   ascending = true;

@@ -138,3 +138,20 @@ def test_only_columns_that_are_asked_for_are_kept_and_gathered():
     assert driver.schema.names == ["k_right"]
     assert driver.logs["left"].schema.names == ["x"]  # the predicate decides on pairs as written
     assert driver.logs["right"].schema.names == ["x", "k"]
+
+
+@pytest.mark.parametrize("index", ["nested", "sorted", "hash"])
+def test_rows_with_a_null_or_nan_in_a_key_are_counted(index):
+    schema = pa.schema([("x", pa.float64())])
+    ours = dt.WindowJoin(schema, schema, on=left.x == right.x, window=dt.last(9), index=index)
+    batch = pa.record_batch({"x": [1.0, None, float("nan"), 2.0]}, schema=schema)
+    assert ours.push(left=batch, right=batch.slice(1, 1)).num_rows == 0
+    assert ours.push(right=batch).num_rows == 2
+    assert ours.null_keys() == {"left": 2, "right": 3}
+    itself = dt.WindowJoin(schema, None, on=left.x == right.x, window=dt.last(9), index=index)
+    itself.push(left=batch)
+    assert itself.null_keys() == {"left": 2}
+    flow = dt.Flow("nulls")
+    a, b = (flow.read(dt.memory(pa.table([batch.column(0)], schema=schema))) for _ in range(2))
+    a.join(b, on=left.x == right.x, window=dt.last(9), name="same").write(dt.null())
+    assert "join same: 4 rows have a null or NaN in a key, which matches nothing" in str(flow.run())
