@@ -41,6 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except DovetailError as error:
         if given.traceback:
             raise
+        if isinstance(error.__cause__, BrokenPipeError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 1
         print("\n".join([f"error: {error}", *getattr(error, "__notes__", [])]), file=sys.stderr)
         return 2 if isinstance(error, FlowError) else 1
 

@@ -20,7 +20,7 @@ from ..errors import FlowError, SchemaError, UnsupportedError, UserFunctionError
 from ..operators.binding import bind, bind_predicate
 from ..operators.contracts import Sink, Source
 from ..operators.expressions import Column, Expression, caller
-from ..operators.join import JoinSpec, empty_batch, output_fields
+from ..operators.join import JoinSpec, empty_batch, output_fields, storable_type
 from ..operators.steps import Map, computed_type
 from ..operators.times import Duration, TimeDomain, domain_of, parse_duration
 from .explain import Explanation, explain
@@ -98,7 +98,7 @@ class Flow:
             hint = f"; write dt.parquet({source!r})" if isinstance(source, str | os.PathLike) else ""
             raise FlowError(f"{what}: {source!r} is not a source{hint} ({caller()})")
         step = self._name(name, "read")
-        schema = source.schema
+        schema = pa.schema([field.with_type(storable_type(field.type)) for field in source.schema])
         doubled = sorted({n for n in schema.names if schema.names.count(n) > 1})
         if doubled:
             raise SchemaError(f"read {step!r}: the source has two columns named {doubled[0]!r}; rename one")
@@ -146,6 +146,10 @@ class Flow:
             )
         if workers != 1 or isinstance(workers, bool):
             raise UnsupportedError(f"flow {self.name!r}: workers={workers!r}; this version runs in one process")
+        if options is not None and not isinstance(options, Options):
+            raise FlowError(f"flow {self.name!r}: options={options!r}; write dt.Options(batch_rows=…)")
+        if progress is not None and not callable(progress):
+            raise FlowError(f"flow {self.name!r}: progress={progress!r} is not a function of a Status")
         seconds = float(parse_duration(every, f"flow {self.name!r}: every"))
         return run(self.name, self._sinks(), options or Options.from_environment(), seconds, progress)
 
@@ -218,7 +222,9 @@ class Stream:
         if isinstance(known, LateNode):
             return Stream(self._flow, known)
         if known is not None:
-            raise FlowError(f".late of {node.label} is named {name!r}, as another step is ({known.where}); rename that one")
+            raise FlowError(
+                f".late of {node.label} is named {name!r}, as another step is ({known.where}); rename that one"
+            )
         return self._flow._add(LateNode(name=name, inputs=(node,), schema=node.schema, domain=None, where=caller()))
 
     def filter(self, predicate: Expression, *, name: str | None = None) -> "Stream":
@@ -358,8 +364,15 @@ class Stream:
         if self._schema_known:
             sink.check(self.schema)
         self._not_its_own_input(sink, step)
-        if any(isinstance(node, WriteNode) and node.sink is sink for node in self._flow._nodes.values()):
-            raise FlowError(f"write {step!r}: this {sink.describe()} is written already; make another one ({caller()})")
+        path = getattr(sink, "path", None)
+        for node in self._flow._nodes.values():
+            other = getattr(node.sink, "path", None) if isinstance(node, WriteNode) else None
+            same = path is not None and other is not None and os.path.abspath(path) == os.path.abspath(other)
+            if isinstance(node, WriteNode) and (node.sink is sink or same):
+                raise FlowError(
+                    f"write {step!r}: this {sink.describe()} is written already, by {node.label}; "
+                    f"make another one ({caller()})"
+                )
         self._next(WriteNode, step, self._node.schema, sink=sink)
         return sink
 

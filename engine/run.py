@@ -13,6 +13,7 @@ __all__ = ["Runner", "run"]
 
 import contextlib
 import signal
+import sys
 import threading
 import time
 import uuid
@@ -98,11 +99,15 @@ def due_in(rate: Rate, rows: int, elapsed: float, event_seconds: float) -> float
     return event_seconds / float(rate.speed) - elapsed
 
 
+class _Stopped(Exception):
+    """Ctrl-C was pressed: no error, but the way out of the middle of a step."""
+
+
 class _Interrupt:
     """Ctrl-C asks the run to stop between two batches; a second one stops it wherever it is."""
 
-    def __init__(self) -> None:
-        self.asked = False
+    def __init__(self, tell: bool) -> None:
+        self.asked, self.tell = False, tell
         self.before: Any = None
 
     def __enter__(self) -> "_Interrupt":
@@ -118,6 +123,20 @@ class _Interrupt:
         if self.asked:
             raise KeyboardInterrupt
         self.asked = True
+        if self.tell:
+            sys.stderr.write("\nstopping after this batch; Ctrl-C again to stop at once\n")
+
+
+@contextlib.contextmanager
+def _told(node: Node) -> Iterator[None]:
+    """Make every error of a step's own say which step it was."""
+    try:
+        yield
+    except DovetailError as error:
+        say_where(error, node)
+        raise
+    except (pa.ArrowException, MemoryError, OverflowError) as error:
+        raise DovetailError(f"{node.label}: {type(error).__name__}: {error}") from error
 
 
 @dataclass
@@ -127,6 +146,7 @@ class _Graph:
     tasks: list[Task]
     consumers: dict[int, list[tuple[Task, int]]] = field(default_factory=dict)
     late: dict[int, list[tuple[Task, int]]] = field(default_factory=dict)
+    tick: Callable[[], None] = lambda: None  # called between any two batches, also in the middle of a step
 
     @classmethod
     def of(cls, sinks: Sequence[WriteNode], options: Options) -> "_Graph":
@@ -145,6 +165,7 @@ class _Graph:
         for consumer, port in self.consumers.get(id(task), ()):
             for out in self._take(consumer, port, batch):
                 self.push(consumer, out)
+                self.tick()
 
     def push_late(self, task: ReadTask, batch: Batch) -> None:
         """Hand on late rows (and the end) of a source to who asked for them."""
@@ -154,13 +175,8 @@ class _Graph:
 
     @staticmethod
     def _take(task: Task, port: int, batch: Batch) -> Iterator[Batch]:
-        try:
+        with _told(task.node):
             yield from task.take(port, batch)
-        except DovetailError as error:
-            say_where(error, task.node)
-            raise
-        except (pa.ArrowException, MemoryError, OverflowError) as error:
-            raise DovetailError(f"{task.node.label}: {type(error).__name__}: {error}") from error
 
 
 class Runner:
@@ -174,6 +190,8 @@ class Runner:
         self.name, self.options, self.every, self.progress = name, options, every, progress
         self.clock, self.pause = clock, pause
         self.graph = _Graph.of(sinks, options)
+        self.graph.tick = self.tick
+        self.interrupted: Callable[[], bool] = lambda: False
         reads = {id(task.node): SourceState(task) for task in self.graph.tasks if isinstance(task, ReadTask)}
         self.groups = [[reads[id(node)] for node in group] for group in source_groups(sinks)]
         self.sinks = [task for task in self.graph.tasks if isinstance(task, SinkTask)]
@@ -183,7 +201,7 @@ class Runner:
     def open(self) -> None:
         """Open every source and sink."""
         for task in self.graph.tasks:
-            with self._told(task.node):
+            with _told(task.node):
                 if isinstance(task, ReadTask):
                     task.reader = task.node.source.reader(task.columns)
                 elif isinstance(task, SinkTask):
@@ -200,6 +218,13 @@ class Runner:
     def round(self) -> bool:
         """Read one batch from each group; return False if there was nothing anywhere."""
         worked = [self._read_one(group) for group in self.groups]
+        self.tick()
+        return any(worked)
+
+    def tick(self) -> None:
+        """Do what is due: commit, show progress, or stop."""
+        if self.interrupted():
+            raise _Stopped
         now = self.clock()
         if now - self.committed >= self.every:
             self.commit()
@@ -207,12 +232,11 @@ class Runner:
         if self.progress is not None and now - self.shown >= PROGRESS_SECONDS:
             self.progress(self.status())
             self.shown = now
-        return any(worked)
 
     def commit(self, *, last: bool = False) -> None:
         """Let every sink show what it was given."""
         for task in self.sinks:
-            with self._told(task.node):
+            with _told(task.node):
                 task.commit(last=last)
 
     def close(self, *, failed: bool) -> list[DovetailError]:
@@ -224,7 +248,7 @@ class Runner:
                 continue
             for action in [end.abort, end.close] if failed and isinstance(task, SinkTask) else [end.close]:
                 try:
-                    with self._told(task.node):
+                    with _told(task.node):
                         action()
                 except DovetailError as error:
                     problems.append(error)
@@ -286,7 +310,7 @@ class Runner:
 
     def _read(self, state: SourceState, group: list[SourceState]) -> bool:
         task = state.task
-        with self._told(task.node):
+        with _told(task.node):
             batch = task.read()
         if batch is None:
             return self._silent(state, group)
@@ -314,14 +338,6 @@ class Runner:
         self.graph.push(state.task, batch)
         return True
 
-    @contextlib.contextmanager
-    def _told(self, node: Node) -> Iterator[None]:
-        try:
-            yield
-        except DovetailError as error:
-            say_where(error, node)
-            raise
-
 
 def _shown(task: Task) -> str:
     domain = task.node.domain
@@ -334,12 +350,16 @@ def run(
     """Run a flow to its end, or until Ctrl-C."""
     runner = Runner(name, sinks, options, every, progress)
     try:
-        with _Interrupt() as interrupt:
+        with _Interrupt(tell=progress is not None) as interrupt:
+            runner.interrupted = lambda: interrupt.asked
             runner.open()
-            while not runner.finished() and not interrupt.asked:
-                if not runner.round():
-                    runner.pause(options.poll_seconds)
-            outcome = "stopped" if interrupt.asked else "finished"
+            outcome = "finished"
+            with contextlib.suppress(_Stopped):
+                while not runner.finished():
+                    if not runner.round():
+                        runner.pause(options.poll_seconds)
+            if not runner.finished():
+                outcome = "stopped"
             runner.commit(last=True)
     except BaseException as error:
         for problem in runner.close(failed=True):

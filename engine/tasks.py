@@ -94,7 +94,7 @@ class ReadTask(Task):
                 self.ended = True
                 return self._count(self.order.end() if self.order else Batch(empty_batch(self.schema), None, END))
             assert isinstance(got, pa.RecordBatch)
-            self.pending = got.select(self.columns) if got.schema.names != self.columns else got
+            self.pending = self._wanted(got)
         data = self.pending.slice(0, self.options.batch_rows)
         rest = self.pending.num_rows - data.num_rows
         self.pending = self.pending.slice(data.num_rows) if rest else None
@@ -106,6 +106,13 @@ class ReadTask(Task):
             self.late += late.num_rows
             self.late_rows = late
         return self._count(batch)
+
+    def _wanted(self, got: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the columns that are asked for; dictionaries with indices that a union of several fits."""
+        if got.schema.names == self.columns and got.schema.types == self.schema.types:
+            return got
+        columns = [got.column(name).cast(self.schema.field(name).type) for name in self.columns]
+        return record_batch(columns, self.schema, got.num_rows)
 
     def advance(self, floor: Watermark) -> Batch | None:
         """Let a silent source stop holding others back; see `SourceOrder.advance`."""
@@ -230,6 +237,10 @@ class _Join(_Merging):
         return (mine, nothing) if port == 0 else (nothing, mine)
 
 
+EPOCH_ROWS = 1_000_000
+"""A sink shows what it was given at the latest after so many rows: what it has staged may stand in memory."""
+
+
 class SinkTask(Task):
     """Rows into a sink, in epochs."""
 
@@ -239,7 +250,7 @@ class SinkTask(Task):
         super().__init__(node)
         self.writer: Writer | None = None
         self.lineage = ""
-        self.epoch = self.part = 0
+        self.epoch = self.part = self.staged = 0
 
     def open(self, schema: pa.Schema | None, lineage: str) -> None:
         """Open the sink; without a schema yet, with the first rows."""
@@ -256,6 +267,9 @@ class SinkTask(Task):
             assert self.writer is not None
             self.writer.stage(batch.data, self.epoch, self.part)
             self.part += 1
+            self.staged += batch.num_rows
+            if self.staged >= EPOCH_ROWS:
+                self.commit()
         self.watermark = batch.watermark
         return iter(())
 
@@ -265,7 +279,7 @@ class SinkTask(Task):
             self.open(pa.schema([]), self.lineage)  # no row ever came to tell a schema
         if self.writer is not None and (self.part or last):
             self.writer.commit(self.epoch)
-            self.epoch, self.part = self.epoch + 1, 0
+            self.epoch, self.part, self.staged = self.epoch + 1, 0, 0
 
 
 class _Late(Task):

@@ -45,14 +45,15 @@ hotter = dc1.join(
     window=dt.last(WINDOW, slide=SLIDE),
     suffix="_dc2",
     name="hotter",
-)
-alarms = hotter.select("ts", "rack", "cooling", "ts_dc2", "rack_dc2", "cooling_dc2").write(dt.collect())
+).select("ts", "rack", "cooling", "ts_dc2", "rack_dc2", "cooling_dc2")
+hotter.write(dt.show(5))
+alarms = hotter.write(dt.collect())
 
 
 def main() -> None:
     print(flow.explain(), end="\n\n")
-    result = flow.run()
-    print(result, end="\n\n")
+    result = flow.run()  # shows the first five pairs
+    print(f"\n{result}\n")
     found = alarms.table()
     print(f"{found.num_rows:,} pairs of readings in which dc1 works less and is cooled harder, by the hour:\n")
     hours = np.maximum(found["ts"].to_numpy(), found["ts_dc2"].to_numpy()).astype("datetime64[h]")
@@ -61,10 +62,6 @@ def main() -> None:
     for hour, count in counts.items():
         clock = hour.astype(datetime.datetime)
         print(f"  {clock:%a %H:%M}  {count:>8,}  {'█' * round(40 * count / most)}".rstrip())
-    print("\nThe last five:\n")
-    last = dt.Flow("last")
-    last.read(dt.memory(found.slice(max(0, found.num_rows - 5)))).write(dt.show(5))
-    last.run()
 
 
 if __name__ == "__main__":

@@ -42,8 +42,9 @@ def build(source: object) -> tuple[dt.Flow, object]:
         suffix="_2",
         name="cheaper",
     )
-    columns = ["trip_distance", "fare_amount", "trip_distance_2", "fare_amount_2"]
-    return flow, cheaper.select(*columns).write(dt.collect())
+    found = cheaper.select("trip_distance", "fare_amount", "trip_distance_2", "fare_amount_2")
+    found.write(dt.show(5))
+    return flow, found.write(dt.collect())
 
 
 flow, pairs = build(dt.memory(made_up()))
@@ -52,7 +53,8 @@ flow, pairs = build(dt.memory(made_up()))
 def main() -> None:
     ours, found = build(dt.parquet(sys.argv[1])) if len(sys.argv) > 1 else (flow, pairs)
     print(ours.explain(), end="\n\n")
-    print(ours.run(), end="\n\n")
+    result = ours.run()  # shows the first five pairs
+    print(f"\n{result}\n")
     table = found.table()
     saved = np.asarray(table["fare_amount_2"]) - np.asarray(table["fare_amount"])
     print(f"{table.num_rows:,} pairs of trips. The five with the largest difference:\n")

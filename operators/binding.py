@@ -89,6 +89,8 @@ class Bound:
         """A text that is equal for equal computations."""
         if self.op == "column":
             return f"{self.value[0]}[{self.value[1]!r}]"
+        if self.op == "literal":
+            return f"literal({self.value!r} {self.kind.family} {self.kind.role} {self.kind.ticks} {self.kind.zoned})"
         inner = ", ".join(arg.key for arg in self.args)
         return f"{self.op}({self.value!r}{'; ' + inner if inner else ''})"
 
@@ -121,7 +123,7 @@ def column_kind(kind: pa.DataType) -> Kind | None:
     if t.is_floating(kind):
         return FLOAT
     if t.is_decimal(kind):
-        if kind.precision > 18:
+        if kind.precision > 18 or kind.scale < 0:
             return None
         most = 10**kind.precision - 1
         return Kind("exact", "number", Fraction(10) ** kind.scale, low=-most, high=most)
@@ -466,5 +468,8 @@ def _exceeds(low: Bound, high: Bound) -> bool:
 
 def _no_kind(e: Column, kind: pa.DataType) -> str:
     if pa.types.is_decimal(kind):
-        return f"`{e}` is {kind}; decimals of up to 18 digits can be compared, so cast it when it is read"
+        return (
+            f"`{e}` is {kind}; decimals of up to 18 digits and a scale of at least 0 can be compared, "
+            "so cast it when it is read"
+        )
     return f"`{e}` is {kind}, which cannot be compared; numbers, times, strings, binaries and booleans can"

@@ -10,6 +10,7 @@ operations done on Python's integers (`object` arrays). The result never depends
 
 __all__ = ["Load", "Values", "evaluate", "truth", "values_of"]
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
@@ -27,6 +28,7 @@ from .times import INT64_MAX, INT64_MIN
 
 Load = Callable[[str, str], pa.Array]
 UINT64_MAX = 2**64 - 1
+_BEYOND = 1 << 4096
 _FLOATS: dict[int, Any] = {16: np.float16, 32: np.float32, 64: np.float64}
 
 
@@ -156,14 +158,14 @@ _NUMPY: dict[str, Callable[[Any, Any], Any]] = {
 def floats_as_bounds(op: str, floats: np.ndarray) -> tuple[str, np.ndarray]:
     """Turn `whole op float` into `whole op' whole`, for whole numbers of any size. NaN is the caller's business.
 
-    Floats beyond all 64-bit numbers become numbers beyond them too, so that nothing saturates into equality.
+    Infinities become numbers beyond every float and every exact value that columns can give.
     """
-    finite = np.nan_to_num(floats, nan=0.0, posinf=2.0**70, neginf=-(2.0**70))
-    clipped = np.clip(finite, -(2.0**70), 2.0**70)
-    rounded = np.floor(clipped) if op in ("<=", ">") else np.ceil(clipped)
-    if np.all(np.abs(rounded) < 2.0**63):
+    finite = np.where(np.isfinite(floats), floats, 0.0)
+    rounded = np.floor(finite) if op in ("<=", ">") else np.ceil(finite)
+    if np.all(np.abs(rounded) < 2.0**63) and not np.isinf(floats).any():
         return op, rounded.astype(np.int64)
-    return op, np.array([int(x) for x in rounded], object)
+    beyond = {math.inf: _BEYOND, -math.inf: -_BEYOND}
+    return op, np.array([beyond.get(x) or int(r) for x, r in zip(floats, rounded, strict=True)], object)
 
 
 def _compare_mixed(op: str, whole: np.ndarray, floats: np.ndarray) -> np.ndarray:
@@ -233,9 +235,11 @@ def _cast(bound: Bound, data: np.ndarray, valid: np.ndarray | None) -> np.ndarra
     source, target = bound.args[0].kind, bound.kind
     if target.family == "float":
         if source.family == "exact" and source.ticks != 1:
-            if data.dtype == object:
-                return np.array([float(Fraction(x) / source.ticks) for x in data], np.float64)
-            return data.astype(np.float64) / float(source.ticks)
+            # One rounding: where the digits fit a float the division alone rounds, elsewhere Python's fractions do.
+            low, high = span(data)
+            if data.dtype != object and low >= -(2**53) and high <= 2**53 and source.ticks <= 10**22:
+                return data.astype(np.float64) / float(source.ticks)
+            return np.array([float(Fraction(int(x)) / source.ticks) for x in data], np.float64)
         data = np.array([float(x) for x in data]) if data.dtype == object else data.astype(np.float64)
         if pa.types.is_float64(bound.value):
             return data
@@ -316,8 +320,8 @@ def _ask(bound: Bound, load: Load, rows: int) -> np.ndarray:
         if column.null_count:
             known &= ~np.asarray(column.is_null())
     if not known.all():
-        rows = np.flatnonzero(known)
-        columns = [take_column(column, rows) for column in columns]
+        shown = np.flatnonzero(known)
+        columns = [take_column(column, shown) for column in columns]
     asked = int(known.sum())
     if asked == 0:
         return known

@@ -1,6 +1,6 @@
 """What users write: `left.rack < right.rack`, `(left.x - right.x).abs() <= 5`, `dt.col("x") > 3`.
 
-An expression is a small immutable tree. Building one computes nothing and knows no types; `typing.bind` gives it
+An expression is a small immutable tree. Building one computes nothing and knows no types; `binding.bind` gives it
 a schema, and says what is wrong with it. Each comparison remembers the line on which it was written, so that an
 error found later can point there.
 
@@ -126,7 +126,12 @@ class Expression:
     def __truediv__(self, other: object) -> NoReturn:
         raise PredicateError(f"there is no division: multiply the other side of the comparison instead ({caller()})")
 
-    __rtruediv__ = __floordiv__ = __mod__ = __pow__ = __truediv__
+    __rtruediv__ = __floordiv__ = __truediv__
+
+    def __mod__(self, other: object) -> NoReturn:
+        raise PredicateError(f"there are + - * and abs(), and dt.udf for everything else ({caller()})")
+
+    __pow__ = __rmod__ = __rpow__ = __mod__
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self}>"

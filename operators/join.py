@@ -71,6 +71,8 @@ class JoinSpec:
         if on is None:
             raise PredicateError(f"{name}: a join needs on=…, such as on=left.x < right.y")
         windows = _both_windows(window, name)
+        if not isinstance(suffix, str):
+            raise FlowError(f"{name}: suffix={suffix!r} is not a text; write suffix='_right'")
         if index not in INDEXES:
             raise FlowError(f"{name}: there is no index {index!r}; there are: {', '.join(INDEXES)}")
         if (domains["left"] is None) != (domains["right"] is None):
@@ -227,12 +229,12 @@ class _StoredSide:
             can = _and(can, truth(condition, load, rows))
         has_keys: np.ndarray | None = None
         computed: dict[str, tuple[np.ndarray, np.ndarray | None]] = {}
-        keys = {}
-        for test in self.tests:
+        # Of all tests, also those that this access path does not use: a null in a key is counted whatever the index.
+        for test in self.plan.tests:
             if test.key.name not in computed:
                 computed[test.key.name] = test.key.compute(load, rows)
-            keys[test], known = computed[test.key.name]
-            has_keys = _and(has_keys, known)
+                has_keys = _and(has_keys, computed[test.key.name][1])
+        keys = {test: computed[test.key.name][0] for test in self.tests}
         can = _and(can, has_keys)
         null_keys = 0 if has_keys is None else rows - int(has_keys.sum())
         return _NewRows(keys, None if can is None or can.all() else can, null_keys)
@@ -624,14 +626,15 @@ class JoinDriver:
 def _same_storage(left: _StoredSide, right: _StoredSide) -> bool:
     """Tell whether both roles of a self-join would keep the same rows under the same keys."""
 
-    def told(stored: _StoredSide, swap: bool) -> tuple[Any, ...]:
-        def name(text: str) -> str:
-            return text.replace("right[", "left[") if swap else text
-
-        tests = [(name(t.key.name), t in stored.access.probe) for t in stored.tests]
-        return stored.access.index, sorted(tests), sorted(name(c.key) for c in stored.conditions)
-
-    return left.index is not None and told(left, False) == told(right, True)
+    if left.index is None or left.access.index != right.access.index:
+        return False
+    # In order: the key of an index on several equalities depends on it.
+    if [test.key.name for test in left.access.probe] != [test.key.mirrored for test in right.access.probe]:
+        return False
+    # Rows with a null in any key, or that fail a condition, are not stored: the same ones must be missing.
+    keys = {test.key.name for test in left.plan.tests}, {test.key.mirrored for test in right.plan.tests}
+    conditions = {c.key for c in left.conditions}, {c.transposed().key for c in right.conditions}
+    return keys[0] == keys[1] and conditions[0] == conditions[1]
 
 
 def _loader(batches: Sequence[pa.RecordBatch]) -> Load:

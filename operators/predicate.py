@@ -33,7 +33,7 @@ import pyarrow as pa
 from ..errors import PredicateError
 from ..state import _native
 from .binding import BOOL, Bound, bind_predicate, common_ticks
-from .evaluate import Load, evaluate, exact_add, exact_divide, exact_scale, fitted, floats_as_bounds
+from .evaluate import Load, evaluate, exact_add, exact_divide, exact_scale, fitted, floats_as_bounds, truth
 from .expressions import FLIPPED, Expression
 from .times import INT64_MAX, INT64_MIN
 
@@ -47,9 +47,13 @@ OTHER = {"left": "right", "right": "left"}
 
 @dataclass(frozen=True, eq=False)
 class StoredKey:
-    """A number of each stored row. Equal `name` means the same key."""
+    """A number of each stored row. Equal `name` means the same key.
+
+    `mirrored` is the name of the same key of the other side's row, as the two roles of a self-join have it.
+    """
 
     name: str
+    mirrored: str
     text: str
     compute: Callable[[Load, int], tuple[KeyArray, Mask]]
     domain: str  # int64, uint64, float64, hash
@@ -85,8 +89,8 @@ class SidePlan:
 
     def remainder_with(self, used: Sequence[RangeTest]) -> tuple[Bound, ...]:
         """Return the conjuncts that are left to decide when these tests are applied."""
-        decided = {id(c) for test in used if test.exact for c in test.conjuncts}
-        undecided = [c for test in self.tests for c in test.conjuncts if id(c) not in decided]
+        trusted = {test for test in used if test.exact}
+        undecided = [c for test in self.tests if test not in trusted for c in test.conjuncts]
         unique = {id(c): c for c in (*undecided, *self.remainder)}
         return tuple(unique.values())
 
@@ -146,15 +150,19 @@ def plan_predicate(on: Any, schemas: dict[str, pa.Schema], where: str) -> JoinPr
                 f"{where}: on={predicate!r} is not a predicate{hint}; write one such as `left.x < right.y`, or a list"
             )
         conjuncts += _conjuncts(bind_predicate(predicate, schemas, where))
-    conjuncts = [c for c in conjuncts if not (c.op == "literal" and c.value)]
     for conjunct in conjuncts:
-        if conjunct.op == "literal":
-            raise PredicateError(f"{where}: a predicate that is always False can never hold")
+        if not conjunct.sides and not truth(conjunct, _no_columns, 1)[0]:
+            raise PredicateError(f"{where}: a predicate that is always False can never hold: `{conjunct}`")
+    conjuncts = [c for c in conjuncts if c.sides]
     _refuse_contradictions(conjuncts, where)
     conditions = {side: tuple(c for c in conjuncts if c.sides == {side}) for side in OTHER}
     pairs = [c for c in conjuncts if len(c.sides) == 2]
     sides = {side: _plan_side(pairs, side) for side in OTHER}
     return JoinPredicate(tuple(conjuncts), conditions, sides)
+
+
+def _no_columns(side: str, name: str) -> pa.Array:
+    raise AssertionError(f"a constant predicate asked for {side}.{name}")
 
 
 def _conjuncts(bound: Bound) -> list[Bound]:
@@ -342,9 +350,11 @@ def _exact_key(terms: dict[str, tuple[Bound, int]], ticks: Fraction) -> tuple[St
         return _native.keys_of(_clipped(fitted(total), domain)), known
 
     # The ticks do not matter for one term alone: the same key serves comparisons in any unit.
-    name = " + ".join(f"{c}*{k}" for k, (_, c) in sorted(terms.items())) + ("" if len(terms) == 1 else f" / {ticks}")
+    unit = "" if len(terms) == 1 else f" / {ticks}"
+    name = " + ".join(sorted(f"{c}*{e.key}" for e, c in parts)) + unit
+    mirrored = " + ".join(sorted(f"{c}*{e.transposed().key}" for e, c in parts)) + unit
     text = " + ".join(str(e) if c == 1 else f"{c} * {e}" for e, c in parts)
-    return StoredKey(name, text, compute, domain), exact
+    return StoredKey(name, mirrored, text, compute, domain), exact
 
 
 def _clipped(data: np.ndarray, domain: str) -> np.ndarray:
@@ -422,7 +432,7 @@ def _float_half(a: Bound, op: str, b: Bound, stored: str, *, pure: bool) -> _Hal
     theirs = [(e, s) for e, s in terms if e.sides != {stored}]
     if not mine or all(not e.sides for e, _ in theirs):
         return None
-    if pure and (len(mine) > 1 or len(_float_terms(a, 1)) == 1):
+    if pure and (op in ("==", "!=") or len(mine) > 1 or len(_float_terms(a, 1)) == 1):
         return _Half(_float_key(a), op, _float_ends(op, b), exact=True)
     if op in ("==", "!="):
         return None
@@ -451,7 +461,7 @@ def _float_key(e: Bound) -> StoredKey:
         values = evaluate(e, load, rows)
         return _float_keys(values.data, values.valid)
 
-    return StoredKey(f"float {e.key}", str(e), compute, "float64")
+    return StoredKey(f"float {e.key}", f"float {e.transposed().key}", str(e), compute, "float64")
 
 
 def _float_keys(data: np.ndarray, valid: Mask) -> tuple[KeyArray, Mask]:
@@ -555,8 +565,10 @@ def _directed_half(mine: list[tuple[Bound, int]], theirs: list[tuple[Bound, int]
         return _native.keys_of(end), known
 
     text = " + ".join(str(e) if s > 0 else f"-({e})" for e, s in mine)
-    name = f"{'below' if below else 'above'} {terms} " + " ".join(f"{s}*{e.key}" for e, s in mine)
-    key = StoredKey(name, text, compute, "float64")
+    way = f"{'below' if below else 'above'} {terms} "
+    name = way + " ".join(f"{s}*{e.key}" for e, s in mine)
+    mirrored = way + " ".join(f"{s}*{e.transposed().key}" for e, s in mine)
+    key = StoredKey(name, mirrored, text, compute, "float64")
     bounds = [(e, -s) for e, s in theirs]
     return _Half(key, op, _rounded_ends(op, bounds, terms), exact=False)
 
@@ -572,7 +584,8 @@ def _hash_half(a: Bound, op: str, b: Bound) -> _Half:
         hashed, known = keys(b, load, rows)
         return _closed(hashed, hashed, np.zeros(rows, bool), known, op)
 
-    key = StoredKey(f"hash {a.key}", str(a), lambda load, rows: keys(a, load, rows), "hash")
+    mirrored = f"hash {a.transposed().key}"
+    key = StoredKey(f"hash {a.key}", mirrored, str(a), lambda load, rows: keys(a, load, rows), "hash")
     return _Half(key, op, ends, exact=False)
 
 
@@ -600,9 +613,9 @@ def _bool_half(a: Bound, op: str, b: Bound) -> _Half:
         same, known = keys(b, load, rows)
         return _closed(same, same, np.zeros(rows, bool), known, op)
 
-    return _Half(
-        StoredKey(f"bool {a.key}", str(a), lambda load, rows: keys(a, load, rows), "uint64"), op, ends, exact=True
-    )
+    mirrored = f"bool {a.transposed().key}"
+    key = StoredKey(f"bool {a.key}", mirrored, str(a), lambda load, rows: keys(a, load, rows), "uint64")
+    return _Half(key, op, ends, exact=True)
 
 
 def _mixed_half(a: Bound, op: str, b: Bound) -> _Half:

@@ -108,6 +108,8 @@ def _zone_of(bound: Bound, schema: pa.Schema) -> str | None:
 def _to_arrow(values: Values, bound: Bound, field: pa.Field, where: str) -> pa.Array:
     if isinstance(values.data, pa.Array):
         return values.data.cast(field.type)
+    if bound.kind.family == "null":
+        return pa.nulls(len(values.data), field.type)
     missing = None if values.valid is None else ~values.valid
     data = values.data
     if bound.kind.family != "exact":

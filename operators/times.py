@@ -50,9 +50,11 @@ def parse_duration(value: object, what: str) -> Fraction:
     """
     if isinstance(value, datetime.timedelta):
         return Fraction(value // datetime.timedelta(microseconds=1), 10**6)
-    if isinstance(value, np.timedelta64):
-        nanoseconds = value.astype("timedelta64[ns]").astype(np.int64)
-        return Fraction(int(nanoseconds), 10**9)
+    if isinstance(value, np.timedelta64) and not np.isnat(value):
+        unit, count = np.datetime_data(value.dtype)
+        known = {**_UNITS, "D": Fraction(86400), "m": Fraction(60)}
+        if unit in known:
+            return int(value.astype(np.int64)) * count * known[unit]
     match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([a-zµ]+)\s*", value) if isinstance(value, str) else None
     if match is None or match[2] not in _UNITS:
         raise WindowError(
@@ -109,13 +111,13 @@ class TimeDomain:
         Fraction(5, 1)
         """
         if self.ticks is not None:
-            if isinstance(value, int | np.integer) and not isinstance(value, bool) and value == 0:
+            if isinstance(value, int) and not isinstance(value, bool) and value == 0:
                 return Fraction(0)
             seconds = parse_duration(value, what)
             if seconds < 0:
                 raise WindowError(f"{what}: {value!r} is negative")
             return seconds
-        if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        if isinstance(value, bool | np.timedelta64) or not isinstance(value, int | np.integer):
             raise WindowError(
                 f"{what}: {value!r} beside an integer time column; give a whole number in that column's unit"
             )

@@ -127,11 +127,11 @@ class WindowJoin:
 
     def _step(self, side: str, batch: pa.RecordBatch | None) -> tuple[Step, int | None]:
         time = self.spec.time
-        if batch is None or (isinstance(batch, pa.RecordBatch) and batch.num_rows == 0):
-            if batch is not None:
-                conform(batch, self._schemas[side], f"{self.spec.name}: the {side} batch")
+        data = None
+        if batch is not None:
+            data = conform(batch, self._schemas[side], f"{self.spec.name}: the {side} batch")
+        if data is None or data.num_rows == 0:
             return Step((), np.empty(0, np.int64) if time else None), None
-        data = conform(batch, self._schemas[side], f"{self.spec.name}: the {side} batch")
         column, domain = self._columns[side], self._domains[side]
         if time is None or column is None or domain is None:
             return Step((data,), None), None

@@ -17,7 +17,7 @@ from .expressions import caller
 from .times import INT64_MAX, TimeDomain, parse_duration
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class WindowSpec:
     """A window as it was written; `resolve` fits it to a stream's time.
 
@@ -32,6 +32,8 @@ class WindowSpec:
 
     def __str__(self) -> str:
         return self.text
+
+    __repr__ = __str__
 
     @property
     def keeps_everything(self) -> bool:
@@ -111,7 +113,7 @@ def last(size: object = ..., *, slide: object = None, time: object = ...) -> Win
         if slide is not None:
             raise WindowError(f"{text}: a window that keeps everything does not slide ({caller()})")
         return WindowSpec(text=text)
-    if isinstance(size, int | np.integer) and not isinstance(size, bool):
+    if isinstance(size, int | np.integer) and not isinstance(size, bool | np.timedelta64):
         rows = _count(size, text)
         if rows == 0:
             raise WindowError("last(0) keeps no row, so nothing could ever match; use at least last(1)")
@@ -123,7 +125,7 @@ def last(size: object = ..., *, slide: object = None, time: object = ...) -> Win
 
 
 def _count(value: object, text: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+    if isinstance(value, bool | np.timedelta64) or not isinstance(value, int | np.integer):
         raise WindowError(f"{text}: {value!r} is not a whole number ({caller()})")
     if value < 0:
         raise WindowError(f"{text}: a window cannot be negative ({caller()})")

@@ -43,8 +43,8 @@ class Chunks {
   // `parts` has one entry a column. Rows of a chunk follow the last one's.
   void add(int64_t first_row, int64_t rows, const Part* parts) {
     demand(first_.empty() || first_row == end_, "a batch of a log follows the one before it");
-    first_.reserve(first_.size() + 1);
-    parts_.reserve(parts_.size() + columns_.size());
+    make_room(first_, 1);  // so that nothing below can fail
+    make_room(parts_, columns_.size());
     first_.push_back(first_row);
     parts_.insert(parts_.end(), parts, parts + columns_.size());
     end_ = first_row + rows;
@@ -54,8 +54,10 @@ class Chunks {
   void drop_front(size_t n) {
     first_.erase(first_.begin(), first_.begin() + static_cast<std::ptrdiff_t>(n));
     parts_.erase(parts_.begin(), parts_.begin() + static_cast<std::ptrdiff_t>(n * columns_.size()));
-    first_.shrink_to_fit();
-    parts_.shrink_to_fit();
+    if (first_.capacity() > 4 * first_.size() + 64) {
+      first_.shrink_to_fit();
+      parts_.shrink_to_fit();
+    }
     hints_.clear();
   }
 
@@ -134,8 +136,9 @@ class Chunks {
     out[0] = 0;
     for (size_t i = 0; i < n; ++i) {
       const Part& from = part(places[i].chunk, column);
-      const auto* offsets = reinterpret_cast<const Offset*>(from.values) + from.offset + places[i].at;
-      total += static_cast<int64_t>(offsets[1] - offsets[0]);
+      Offset ends[2];
+      std::memcpy(ends, from.values + (from.offset + places[i].at) * sizeof(Offset), sizeof ends);
+      total += static_cast<int64_t>(ends[1] - ends[0]);
       if (total > limit) return -1;
       out[i + 1] = static_cast<Offset>(total);
     }
@@ -146,9 +149,10 @@ class Chunks {
   void gather_bytes(size_t column, const Place* places, size_t n, const Offset* starts, uint8_t* out) const {
     for (size_t i = 0; i < n; ++i) {
       const Part& from = part(places[i].chunk, column);
-      const auto* offsets = reinterpret_cast<const Offset*>(from.values) + from.offset + places[i].at;
-      const auto length = static_cast<size_t>(offsets[1] - offsets[0]);
-      if (length) std::memcpy(out + starts[i], from.bytes + offsets[0], length);
+      Offset ends[2];
+      std::memcpy(ends, from.values + (from.offset + places[i].at) * sizeof(Offset), sizeof ends);
+      const auto length = static_cast<size_t>(ends[1] - ends[0]);
+      if (length) std::memcpy(out + starts[i], from.bytes + ends[0], length);
     }
   }
 
@@ -156,6 +160,12 @@ class Chunks {
   struct Sixteen {
     uint64_t words[2];
   };
+
+  // Growing by a factor, as reserve() alone would move everything each time.
+  template <typename T>
+  static void make_room(std::vector<T>& values, size_t more) {
+    if (values.size() + more > values.capacity()) values.reserve((values.size() + more) * 2);
+  }
 
   const Part& part(size_t chunk, size_t column) const { return parts_[chunk * columns_.size() + column]; }
 

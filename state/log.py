@@ -144,7 +144,7 @@ class WindowLog:
 
     def check(self) -> None:
         """Assert the invariants."""
-        ends = [*self._starts[1:], self.end_row]
+        ends = [*self._starts, self.end_row][1:]
         for start, end, batch in zip(self._starts, ends, self._batches, strict=True):
             assert batch.num_rows == end - start > 0, (start, end, batch.num_rows)
         assert len(self._chunks) == self._known <= len(self._batches)

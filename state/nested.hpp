@@ -34,7 +34,8 @@ class NestedStore final : public Store {
   size_t probe(const Probes& probes, size_t begin, size_t end, size_t limit, Pairs& out) override {
     const int64_t* rows = rows_.data();
     const size_t live = rows_.size();
-    const bool consecutive = live && rows[live - 1] - rows[0] == static_cast<int64_t>(live) - 1;
+    const bool consecutive =
+        live && static_cast<uint64_t>(rows[live - 1]) - static_cast<uint64_t>(rows[0]) == live - 1;
     for (size_t p = begin; p < end; ++p) {
       if (probes.empty(p) || live == 0) continue;
       const size_t from = place_of(probes.row_lo[p], consecutive);

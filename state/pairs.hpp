@@ -8,11 +8,12 @@ namespace dovetail {
 // Keeps the pairs whose row's key is (or, negated, is not) inside its probe's range. Returns how many remain.
 inline size_t filter_pairs(int64_t* probe, int64_t* row, size_t n, const RowVector<uint64_t>& keys, const uint64_t* lo,
                            const uint64_t* hi, bool negated) {
-  const uint64_t* data = keys.data() - keys.first_row();
+  const uint64_t* data = keys.data();
+  const int64_t first = keys.first_row();
   size_t kept = 0;
   for (size_t i = 0; i < n; ++i) {
     const int64_t p = probe[i], r = row[i];
-    const uint64_t key = data[r];
+    const uint64_t key = data[r - first];
     const bool inside = (key >= lo[p]) & (key <= hi[p]);
     probe[kept] = p;
     row[kept] = r;

@@ -135,7 +135,6 @@ class Growing {
     return buffer_.get() + size_;
   }
   void advance(size_t n) { size_ += n; }
-  void truncate(size_t n) { size_ = n; }
   T* release() { return buffer_.release(); }
 
  private:

@@ -306,7 +306,7 @@ def test_ctrl_c_ends_a_run_with_its_report_and_130():
     code, out, err = done(process)
     assert code == 130
     assert re.fullmatch(r"(… and [\d,]+ more rows?\n)?", out)
-    assert re.match(r"flow 'endless' stopped in [\d.]+ s: [\d,]+ rows in ", err)
+    assert re.search(r"flow 'endless' stopped in [\d.]+ s: [\d,]+ rows in ", err)
     assert "Traceback" not in err
 
 
@@ -320,7 +320,8 @@ def test_a_second_ctrl_c_is_told_and_ends_with_130(capsys):
         flow.read(dt.memory({"x": [1]})).map(fn, pa.schema([])).write(dt.show())
     """)
     code, out, err = ran(capsys, "run", "twice.py")
-    assert (code, out, err) == (130, "", "stopped at once\n")
+    assert (code, out) == (130, "")
+    assert err.endswith("stopped at once\n")
 
 
 def test_a_reader_of_results_that_goes_away_ends_a_run_without_a_traceback():

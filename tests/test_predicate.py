@@ -127,7 +127,7 @@ REFUSED = [
     (lambda: left.ts.abs() < right.ts, dt.PredicateError, r"abs\(\) of a timestamp has no meaning"),
     (lambda: left.price < right.x, dt.PredicateError, r'a decimal with a float; write `left.price.cast\("float64"\)`'),
     (lambda: left.price < 0.1, dt.PredicateError, r'compares a decimal with a float; write Decimal\("…"\)'),
-    (lambda: left.wide < right.wide, dt.PredicateError, "decimals of up to 18 digits can be compared"),
+    (lambda: left.wide < right.wide, dt.PredicateError, "decimals of up to 18 digits and a scale of at least 0 can"),
     (lambda: left.list == right.list, dt.PredicateError, "list<item: int8>, which cannot be compared"),
     (lambda: left.null == right.i, dt.PredicateError, "can never hold: a comparison with null or NaN is false"),
     (lambda: left.null + 1 == right.i, dt.PredicateError, "is always null"),
