@@ -6,13 +6,14 @@ An option comes from the environment (`DOVETAIL_BATCH_ROWS=4096`) or from an arg
 
 __all__ = ["Options"]
 
+import difflib
 import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from .errors import FlowError
+from .errors import FlowError, nearest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +61,14 @@ class Options:
         100
         """
         environment = os.environ if environment is None else environment
+        known = {f"DOVETAIL_{field.name.upper()}" for field in fields(cls)}
+        for name in environment:
+            if (
+                name.startswith("DOVETAIL_")
+                and difflib.get_close_matches(name, known, n=1, cutoff=0.9)
+                and name not in known
+            ):
+                raise FlowError(f"{name} is not an option; {nearest(name, known)}")
         given: dict[str, Any] = {}
         for field in fields(cls):
             text = environment.get(f"DOVETAIL_{field.name.upper()}")

@@ -96,7 +96,8 @@ class Flow:
         what = f"read {name!r}" if name else "read"
         if not hasattr(type(source), "reader"):
             hint = f"; write dt.parquet({source!r})" if isinstance(source, str | os.PathLike) else ""
-            raise FlowError(f"{what}: {source!r} is not a source{hint} ({caller()})")
+            hint = _hint(source, "source", ("read",)) or hint
+            raise FlowError(f"{what}: {_brief(source)} is not a source{hint} ({caller()})")
         step = self._name(name, "read")
         schema = pa.schema([field.with_type(storable_type(field.type)) for field in source.schema])
         doubled = sorted({n for n in schema.names if schema.names.count(n) > 1})
@@ -358,9 +359,8 @@ class Stream:
         """Send the rows to a sink; return the sink."""
         step = self._flow._name(name, "write")
         if not hasattr(type(sink), "writer"):
-            raise FlowError(
-                f"write {step!r}: {sink!r} is not a sink; write dt.parquet(…), dt.show() or dt.collect() ({caller()})"
-            )
+            hint = _hint(sink, "sink", ("stage", "commit")) or "; write dt.parquet(…), dt.show() or dt.collect()"
+            raise FlowError(f"write {step!r}: {_brief(sink)} is not a sink{hint} ({caller()})")
         if self._schema_known:
             sink.check(self.schema)
         self._not_its_own_input(sink, step)
@@ -422,7 +422,7 @@ class Stream:
 
     def _same_flow(self, other: Any, where: str) -> None:
         if not isinstance(other, Stream):
-            raise FlowError(f"{where}: {other!r} is not a stream; read it first, with flow.read(…) ({caller()})")
+            raise FlowError(f"{where}: {_brief(other)} is not a stream; read it first, with flow.read(…) ({caller()})")
         if other._flow is not self._flow:
             raise FlowError(f"{where}: the streams belong to two flows, {self._flow.name!r} and {other._flow.name!r}")
 
@@ -432,6 +432,21 @@ class Stream:
                 f"{where}: {self._node.label} comes from a join with ordered=False, whose results have no order to "
                 "go by; leave ordered=False out there"
             )
+
+
+def _brief(value: Any) -> str:
+    """Write a value for a message: a table would fill the screen."""
+    text = repr(value)
+    return text if len(text) <= 60 and "\n" not in text else f"a {type(value).__name__}"
+
+
+def _hint(value: Any, word: str, methods: tuple[str, ...]) -> str:
+    """Help with a class of the user's own that was handed over as it is."""
+    if hasattr(value, "instance") and hasattr(value, "cls"):  # what dt.source and dt.sink make of a class
+        return f"; call it: {value.cls.__name__}()"
+    if all(hasattr(value, name) for name in methods):
+        return f"; put @dt.{word} above its class"
+    return ""
 
 
 def _shared_path(source: Any, sink: Any) -> str | None:

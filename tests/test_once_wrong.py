@@ -175,3 +175,56 @@ print(sink.rows, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) /
     rows, megabytes = map(int, done.stdout.split())
     assert rows == 6000 * 5999
     assert megabytes < 400  # all pairs at once would be more than a gigabyte
+
+
+def test_a_class_of_ones_own_that_is_handed_over_as_it_is_gets_a_hint():
+    class Plain:
+        schema = pa.schema([("x", pa.int64())])
+
+        def read(self):
+            return dt.END_OF_SOURCE
+
+    class Into:
+        def stage(self, batch, epoch, part): ...
+        def commit(self, epoch): ...
+        def abort(self): ...
+
+    flow = dt.Flow("f")
+    with pytest.raises(dt.FlowError, match="is not a source; call it: Plain"):
+        flow.read(dt.source(Plain))
+    with pytest.raises(dt.FlowError, match="is not a source; put @dt.source above its class"):
+        flow.read(Plain())
+    stream = flow.read(dt.source(Plain)())
+    with pytest.raises(dt.FlowError, match="is not a sink; call it: Into"):
+        stream.write(dt.sink(Into))
+    with pytest.raises(dt.FlowError, match="is not a sink; put @dt.sink above its class"):
+        stream.write(Into())
+    with pytest.raises(dt.FlowError, match="a Table is not a stream; read it first"):
+        stream.join(pa.table({"x": [1, 2]}), on=left.x == right.x, window=dt.last(1))
+
+
+def test_small_slips_are_told():
+    schema = pa.schema([("x", pa.int64())])
+    with pytest.raises(dt.FlowError, match="DOVETAIL_BATCHROWS is not an option; did you mean 'DOVETAIL_BATCH_ROWS'"):
+        dt.Options.from_environment({"DOVETAIL_BATCHROWS": "10"})
+    assert dt.Options.from_environment({"DOVETAIL_DATA": "/data"}) == dt.Options()
+    with pytest.raises(dt.FlowError, match="suffix=None is not a text"):
+        dt.WindowJoin(schema, schema, on=left.x == right.x, window=dt.last(1), suffix=None)
+    with pytest.raises(dt.PredicateError, match=r"there are \+ - \* and abs\(\), and dt.udf for everything else"):
+        _ = left.x % 2 == right.x
+    flow = dt.Flow("f")
+    stream = flow.read(dt.memory({"x": [1]}))
+    stream.write(dt.null())
+    with pytest.raises(dt.FlowError, match="write dt.Options"):
+        flow.run(options={"batch_rows": 3})
+    with pytest.raises(dt.FlowError, match="progress=True is not a function of a Status"):
+        flow.run(progress=True)
+    folder = dt.parquet("somewhere-new")
+    stream.write(folder)
+    with pytest.raises(dt.FlowError, match="is written already, by write 'write-2'"):
+        stream.write(dt.parquet("./somewhere-new"))
+    assert repr(dt.last(3, slide=1)) == "last(3, slide=1)"
+    nothing = dt.Flow("g").read(dt.memory({"x": [1, 2]})).with_columns(z=dt.lit(None))
+    out = nothing.write(dt.collect())
+    nothing._flow.run()
+    assert out.table()["z"].to_pylist() == [None, None]
