@@ -282,12 +282,6 @@ class SinkTask(Task):
             self.epoch, self.part, self.staged = self.epoch + 1, 0, 0
 
 
-class _Late(Task):
-    def process(self, port: int, batch: Batch) -> Iterator[Batch]:
-        """Hand on late rows; the source's own batches carry only its end."""
-        yield batch
-
-
 def make_task(node: Node, columns: set[str], options: Options) -> Task:
     """Make the running half of a node; `columns` of it are asked for."""
     if isinstance(node, ReadNode):
@@ -306,7 +300,7 @@ def make_task(node: Node, columns: set[str], options: Options) -> Task:
     if isinstance(node, WriteNode):
         return SinkTask(node)
     assert isinstance(node, LateNode)
-    return _Late(node)
+    return Task(node)  # late rows are handed on as they are
 
 
 def _map_step(node: MapNode) -> Map:

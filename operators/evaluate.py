@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from ..batch import take_column
 from ..errors import DataError, UserFunctionError
 from .binding import Bound, Kind, common_ticks
-from .expressions import place_of
+from .expressions import FLIPPED, place_of
 from .times import INT64_MAX, INT64_MIN
 
 Load = Callable[[str, str], pa.Array]
@@ -110,8 +110,6 @@ def exact_add(a: np.ndarray, b: np.ndarray, sign: int = 1) -> np.ndarray:
     low, high = (al + bl, ah + bh) if sign > 0 else (al - bh, ah - bl)
     room = _room(min(low, al, bl), max(high, ah, bh))
     x, y = a.astype(room, copy=False), b.astype(room, copy=False)
-    if room is np.uint64 and sign < 0 and low < 0:
-        x, y = a.astype(object), b.astype(object)
     return x + y if sign > 0 else x - y
 
 
@@ -304,8 +302,7 @@ def _compare(bound: Bound, a: Any, b: Any) -> np.ndarray:
     if ka.family == "exact":
         return _compare_mixed(bound.op, a, b)
     if kb.family == "exact":
-        flipped = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}.get(bound.op, bound.op)
-        return _compare_mixed(flipped, b, a)
+        return _compare_mixed(FLIPPED[bound.op], b, a)
     result = np.asarray(_NUMPY[bound.op](a, b), bool)
     if bound.op == "!=" and ka.family == "float":
         result &= ~(np.isnan(a) | np.isnan(b))

@@ -18,7 +18,6 @@ import pyarrow as pa
 
 from ..errors import PredicateError
 
-SIDES = ("left", "right")
 FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!="}
 
 

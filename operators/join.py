@@ -43,6 +43,9 @@ INDEXES = ("auto", "nested", "hash", "sorted")
 TINY_WINDOW = 1024
 """Up to this many rows a scan costs no more than looking into an index does."""
 
+UNION_PROBES = 4096
+"""Rows that a union of bands is probed for at once: their ranges are laid out anew for each call."""
+
 _NO_TIMES = np.empty(0, np.int64)
 _NO_KEYS = np.empty(0, np.uint64)
 
@@ -348,8 +351,8 @@ class _Probes:
             self.probe, self.row = self.probe[:kept], self.row[:kept]
 
     def _find_union(self, lo: np.ndarray, hi: np.ndarray, limit: int) -> None:
-        """Probe once for each band, a few hundred rows at a time; bring each row's finds into order."""
-        bands, until = len(lo), min(self.next + 4096, len(self.rank))
+        """Probe once for each band, some thousand rows at a time; bring each row's finds into order."""
+        bands, until = len(lo), min(self.next + UNION_PROBES, len(self.rank))
         mine = slice(self.next, until)
         low, high = (np.ascontiguousarray(x[:, mine].T).ravel() for x in (lo, hi))
         row_lo, row_hi = np.repeat(self.row_lo[mine], bands), np.repeat(self.row_hi[mine], bands)

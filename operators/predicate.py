@@ -33,11 +33,10 @@ import pyarrow as pa
 from ..errors import PredicateError
 from ..state import _native
 from .binding import BOOL, Bound, bind_predicate, common_ticks
-from .evaluate import Load, evaluate, exact_add, exact_divide, exact_scale, fitted, floats_as_bounds, truth
+from .evaluate import UINT64_MAX, Load, evaluate, exact_add, exact_divide, exact_scale, fitted, floats_as_bounds, truth
 from .expressions import FLIPPED, Expression
 from .times import INT64_MAX, INT64_MIN
 
-UINT64_MAX = 2**64 - 1
 KeyArray = np.ndarray  # of uint64
 Mask = np.ndarray | None
 Ends = tuple[KeyArray, KeyArray]

@@ -2,7 +2,8 @@
 """The native half of `state`: thin wrappers, one for each C++ header beside this file.
 
 Rules: arrays in, arrays out; each function releases the GIL once for the whole batch; nothing here decides
-anything that a header does not. Arguments are checked for length here, since the headers trust their callers.
+anything that a header does not. `Index` checks the lengths of what it is given, as it can be reached from outside
+(`state.make`); what only the join driver calls trusts it.
 Allocation failure arrives as MemoryError, a broken invariant as RuntimeError with its sentence.
 """
 
