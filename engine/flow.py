@@ -22,7 +22,7 @@ from ..operators.contracts import Sink, Source
 from ..operators.expressions import Column, Expression, caller
 from ..operators.join import JoinSpec, empty_batch, output_fields, storable_type
 from ..operators.steps import Map, computed_type
-from ..operators.times import Duration, TimeDomain, domain_of, parse_duration
+from ..operators.times import Duration, TimeDomain, parse_duration, time_domain
 from .explain import Explanation, explain
 from .graph import (
     ComputeNode,
@@ -103,7 +103,7 @@ class Flow:
         doubled = sorted({n for n in schema.names if schema.names.count(n) > 1})
         if doubled:
             raise SchemaError(f"read {step!r}: the source has two columns named {doubled[0]!r}; rename one")
-        domain = _time_domain(schema, time, f"read {step!r}")
+        domain = time_domain(schema, time, f"read {step!r}")
         for write in self._nodes.values():
             if isinstance(write, WriteNode) and (path := _shared_path(source, write.sink)):
                 raise FlowError(f"read {step!r}: {path!r} is also where {write.label} writes; read something else")
@@ -480,19 +480,6 @@ def _checked_name(name: Any, kind: str) -> str:
             f"{kind}: {name!r} is not a name; use up to 64 letters, digits, '.', '_' and '-', a letter or digit first"
         )
     return name
-
-
-def _time_domain(schema: pa.Schema, time: Any, where: str) -> TimeDomain | None:
-    if time is None:
-        return None
-    if time not in schema.names:
-        raise SchemaError(f"{where}: there is no column {time!r} for time=; {nearest(str(time), schema.names)}")
-    domain = domain_of(schema.field(time).type)
-    if domain is None:
-        raise SchemaError(
-            f"{where}: column {time!r} is {schema.field(time).type}; a time is a timestamp, a date or an integer"
-        )
-    return domain
 
 
 def _duration(domain: TimeDomain | None, value: Any, what: str) -> Duration | None:

@@ -34,7 +34,8 @@ from ..errors import DovetailError, FlowError, PredicateError, SchemaError
 from ..state import WindowLog, _native
 from ..state.log import storable_type
 from .evaluate import Load, truth
-from .predicate import OTHER, JoinPredicate, RangeTest, SidePlan, plan_predicate
+from .predicate import JoinPredicate, RangeTest, SidePlan, plan_predicate
+from .ranges import OTHER
 from .times import INT64_MAX, INT64_MIN, TimeDomain
 from .windows import WindowSpec
 

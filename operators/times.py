@@ -9,7 +9,7 @@ Rounding a duration down to whole units loses nothing: for integers t and q and 
 q >= t - (T + f) holds exactly when q >= t - T, and so it is for lateness.
 """
 
-__all__ = ["Duration", "TimeDomain", "domain_of", "parse_duration", "rescale", "times_of"]
+__all__ = ["Duration", "TimeDomain", "domain_of", "parse_duration", "rescale", "time_domain", "times_of"]
 
 import datetime
 import math
@@ -20,7 +20,7 @@ from fractions import Fraction
 import numpy as np
 import pyarrow as pa
 
-from ..errors import SchemaError, TimeError, WindowError
+from ..errors import SchemaError, TimeError, WindowError, nearest
 
 TICKS_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
@@ -156,6 +156,20 @@ def domain_of(kind: pa.DataType) -> TimeDomain | None:
     if pa.types.is_integer(kind):
         return TimeDomain(None)
     return None
+
+
+def time_domain(schema: pa.Schema, column: object, where: str) -> TimeDomain | None:
+    """Return the domain of a time column by name (None: there is none), or say why it cannot be one."""
+    if column is None:
+        return None
+    if column not in schema.names:
+        raise SchemaError(f"{where}: there is no column {column!r} for the time; {nearest(str(column), schema.names)}")
+    domain = domain_of(schema.field(column).type)
+    if domain is None:
+        raise SchemaError(
+            f"{where}: column {column!r} is {schema.field(column).type}; a time is a timestamp, a date or an integer"
+        )
+    return domain
 
 
 def times_of(column: pa.Array, where: str, first_row: int) -> np.ndarray:

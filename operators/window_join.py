@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 
 from ..batch import take_rows
-from ..errors import DataError, FlowError, LateError, SchemaError, nearest
+from ..errors import DataError, FlowError, LateError, nearest
 from .join import SIDES, JoinDriver, JoinSpec, Step, empty_batch, record_batch
-from .times import TimeDomain, domain_of, rescale, times_of
+from .times import TimeDomain, rescale, time_domain, times_of
 
 
 class WindowJoin:
@@ -63,7 +63,9 @@ class WindowJoin:
         for side, schema in self._schemas.items():
             if not isinstance(schema, pa.Schema):
                 raise FlowError(f"{name}: {side}_schema must be a pyarrow.Schema, not {schema!r}")
-        domains = {side: _domain(self._schemas[side], self._columns[side], f"{name}: {side}_time") for side in SIDES}
+        domains = {
+            side: time_domain(self._schemas[side], self._columns[side], f"{name}: {side}_time") for side in SIDES
+        }
         self._domains = domains
         self.spec = JoinSpec.check(name, self._schemas, on, window, domains, index=index, suffix=suffix,
                                    self_join=self_join, ordered=ordered)  # fmt: skip
@@ -157,19 +159,6 @@ class WindowJoin:
                     f"before a {other} row of an earlier push with the time {time.show(last)}; "
                     "push rows of both sides up to a time together, or read them in a flow with delay=…"
                 )
-
-
-def _domain(schema: pa.Schema, column: str | None, where: str) -> TimeDomain | None:
-    if column is None:
-        return None
-    if column not in schema.names:
-        raise SchemaError(f"{where}: there is no column {column!r}; {nearest(column, schema.names)}")
-    domain = domain_of(schema.field(column).type)
-    if domain is None:
-        raise SchemaError(
-            f"{where}: column {column!r} is {schema.field(column).type}; a time is a timestamp, a date or an integer"
-        )
-    return domain
 
 
 def conform(batch: Any, schema: pa.Schema, where: str) -> pa.RecordBatch:

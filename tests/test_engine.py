@@ -729,7 +729,7 @@ def test_a_source_with_two_columns_of_one_name():
 @pytest.mark.parametrize(
     ("options", "kind", "text"),
     [
-        ({"time": "tt"}, dt.SchemaError, "read 'a': there is no column 'tt' for time=; did you mean 't'"),
+        ({"time": "tt"}, dt.SchemaError, "read 'a': there is no column 'tt' for the time; did you mean 't'"),
         ({"time": "s"}, dt.SchemaError, "column 's' is string; a time is a timestamp, a date or an integer"),
         ({"delay": 5}, dt.FlowError, "read 'a': delay=5 means nothing without time=…"),
         ({"max_ahead": 5}, dt.FlowError, "read 'a': max_ahead=5 means nothing without time=…"),

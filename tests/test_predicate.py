@@ -261,7 +261,7 @@ def test_windows_that_do_not_fit_the_time(window, time, text):
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"left_time": "tz"}, r"WindowJoin: left_time: there is no column 'tz'; did you mean 'ts'"),
+        ({"left_time": "tz"}, r"WindowJoin: left_time: there is no column 'tz' for the time; did you mean 'ts'"),
         ({"left_time": "x"}, "column 'x' is double; a time is a timestamp, a date or an integer"),
         ({"left_time": "ts"}, "the right side has no time column and the other has one"),
         ({"left_time": "ts", "right_time": "i"}, "event times of timestamp.us. and of integer cannot be compared"),
