@@ -5,7 +5,7 @@ of the library alone (two runs could be wrong alike):
 
 - `test_push_*`: `WindowJoin.push` in any steps, with each index that the predicate allows.
 - `test_flow_*`: the same through a `Flow`: any batches, sources out of order, late rows, joins of joins.
-- `test_moved_*`: what may be done to the input itself: shifting all times by whole slides, and swapping
+- `test_moved_*`: what may be done to the input itself: shifting all times by whole slides, or all keys, and swapping
   the sides where no time of one is a time of the other.
 
 DOVETAIL_EXAMPLES says how many cases each test draws; with CI set they are the same ones every time.
@@ -251,3 +251,33 @@ def test_moved_to_the_other_side(case):
         outs = [join.push(**push_arguments(turned, step)) for step in cut]
         assert [(b, a) for out in outs for a, b in ids(out)] == expected, index
         check_schema(turned, outs[0].schema)
+
+
+@examples()
+@given(
+    kind=st.sampled_from([pa.int16(), pa.int64(), pa.timestamp("us"), pa.decimal128(9, 2)]),
+    keys=st.tuples(*[st.lists(st.none() | st.integers(-20, 20), max_size=12)] * 2),
+    by=st.sampled_from([-(2**14), -7, 1, 2**14]),
+    index=st.sampled_from(["nested", "sorted"]),
+    shape=st.sampled_from(["band", "comparison", "union", "equality"]),
+)
+def test_moved_keys(kind, keys, by, index, shape):
+    """Adding a constant to every key of both sides changes no pair of a predicate on their difference."""
+
+    def found(shift):
+        def rows(values):
+            moved = pa.array([None if v is None else v + shift for v in values], pa.int64())
+            number = moved.cast(kind) if not pa.types.is_decimal(kind) else moved.cast(pa.decimal128(19, 0)).cast(kind)
+            return pa.record_batch({"id": pa.array(range(len(values)), pa.int64()), "k": number})
+
+        unit = left.k - right.k
+        near, far = (unit.abs() <= "3us", unit > "9us") if pa.types.is_timestamp(kind) else (unit.abs() <= 3, unit > 9)
+        on = {"band": near, "comparison": left.k < right.k, "union": near | far, "equality": left.k == right.k}[shape]
+        a, b = rows(keys[0]), rows(keys[1])
+        out = dt.WindowJoin(a.schema, b.schema, on=on, window=dt.last(8), index=index).push(left=a, right=b)
+        return list(zip(out["id"].to_pylist(), out["id_right"].to_pylist(), strict=True))
+
+    assert found(by) == found(0)
+    if shape == "comparison":
+        pairs = [(i, j) for j, y in enumerate(keys[1]) for i, x in enumerate(keys[0]) if None not in (x, y) and x < y]
+        assert found(by) == [(i, j) for i, j in pairs if i >= len(keys[0]) - 8]
