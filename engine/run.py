@@ -180,7 +180,7 @@ class _Graph:
 
 
 class Runner:
-    """One run. `step` does one round, so that tests can look between two of them."""
+    """One run. `round` reads one batch of each group, so that tests can look between two of them."""
 
     def __init__(
         self, name: str, sinks: Sequence[WriteNode], options: Options, every: float,
