@@ -139,7 +139,7 @@ def test_an_empty_log_and_an_empty_table_are_in_order():
 def test_a_length_of_numpy_is_a_length_of_time():
     assert dt.last(np.timedelta64(5, "s")).seconds == 5
     assert dt.last(np.timedelta64(5, "m"), slide=np.timedelta64(1, "m")).seconds == 300
-    for odd in (np.timedelta64(5, "M"), np.timedelta64("NaT"), np.timedelta64(5)):
+    for odd in (np.timedelta64(5, "M"), np.timedelta64("NaT", "s")):
         with pytest.raises(dt.WindowError, match="is not a duration"):
             dt.last(odd)
     with pytest.raises(dt.WindowError, match="is not a whole number"):
