@@ -420,6 +420,7 @@ class JoinDriver:
             self.stored["right"].index = self.stored["left"].index
             self.stored["right"].borrows_index = True
         self._columns = {side: {name: i for i, name in enumerate(self.logs[side].schema.names)} for side in SIDES}
+        self._wanted = {side: [self._columns[side][c] for s, c, _ in self.outputs if s == side] for side in SIDES}
 
     def _resolved(self, side: str) -> tuple[str, int, int]:
         spec = self.spec
@@ -520,7 +521,7 @@ class JoinDriver:
         for side in SIDES[:1] if spec.self_join else SIDES:
             log = self.logs[side]
             for batch in steps[side].batches:
-                log.append(batch.select(log.schema.names))
+                log.append(batch if batch.schema.names == log.schema.names else batch.select(log.schema.names))
         for side in SIDES:
             if rows[side] and spec.time is not None:
                 newest = int(times[side][-1])
@@ -600,8 +601,7 @@ class JoinDriver:
         columns: dict[str, list[pa.Array]] = {}
         try:
             for side in SIDES:
-                wanted = [self._columns[side][c] for s, c, _ in self.outputs if s == side]
-                columns[side] = self.logs[side].gather(wanted, rows[side])
+                columns[side] = self.logs[side].gather(self._wanted[side], rows[side])
         except OverflowError:
             if len(later) == 1:
                 raise

@@ -83,7 +83,8 @@ class WindowLog:
 
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = pa.schema([field.with_type(storable_type(field.type)) for field in schema])
-        self._layouts = [_layout(field.type) for field in self.schema]
+        self._types = self.schema.types
+        self._layouts = [_layout(kind) for kind in self._types]
         self._batches: list[pa.RecordBatch] = []
         self._levels: list[int] = []
         self._starts: list[int] = []
@@ -108,7 +109,7 @@ class WindowLog:
         """Add rows behind the last one. The batch is kept, not copied."""
         if data.num_rows == 0:
             return
-        if data.schema.types != self.schema.types:
+        if data.schema.types != self._types:
             columns = [c.cast(f.type) if c.type != f.type else c for c, f in zip(data.columns, self.schema)]
             data = pa.RecordBatch.from_arrays(columns, schema=self.schema)
         self._batches.append(data)
@@ -137,7 +138,7 @@ class WindowLog:
         if not columns:
             return []
         if len(rows) == 0:
-            return [pa.nulls(0, self.schema.field(i).type) for i in columns]
+            return [pa.nulls(0, self._types[i]) for i in columns]
         self._tell_chunks()
         places = self._chunks.locate(rows)
         return [self._gather_one(i, places) for i in columns]
@@ -182,7 +183,7 @@ class WindowLog:
 
     def _gather_one(self, i: int, places: _native.Places) -> pa.Array:
         layout, width = self._layouts[i]
-        kind = self.schema.field(i).type
+        kind = self._types[i]
         if layout == _OTHER:
             return self._gather_other(i, places)
         n = len(places)
