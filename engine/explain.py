@@ -109,8 +109,12 @@ def _join_details(node: JoinNode, needed: set[str] | None) -> list[str]:
         access = choose_access(spec, side)
         lines.append(f"find   {side} rows by {access.describe()}: {access.why}")
         remainder = spec.predicate.sides[side].remainder_with(access.applied)
-        if remainder:
-            lines.append(f"       then decided on pairs as written: {'; '.join(dict.fromkeys(map(str, remainder)))}")
+        if remainder.always:
+            written = "; ".join(dict.fromkeys(map(str, remainder.always)))
+            lines.append(f"       then decided on pairs as written: {written}")
+        if remainder.unsure:
+            written = "; ".join(dict.fromkeys(map(str, remainder.unsure)))
+            lines.append(f"       then decided as written on pairs within rounding: {written}")
     order = "by event time, then left before right" if spec.time else "as taken (no time column)"
     lines.append(f"order  {order}" + ("" if spec.ordered else "; ordered=False: followers may not rely on it"))
     if needed is not None and len(needed) < len(node.schema.names):
@@ -170,7 +174,9 @@ def _mermaid(nodes: Sequence[Node]) -> str:
     lines = ["flowchart LR"]
     for node in nodes:
         opening, closing = _SHAPES.get(node.kind, ("[", "]"))
-        text = "<br/>".join(map(_escaped, [f"{node.kind} {node.name}", *_short(node)]))
+        # A name that was not chosen says the kind already.
+        title = node.name if node.name.startswith(f"{node.kind}-") else f"{node.kind} {node.name}"
+        text = "<br/>".join(map(_escaped, [title, *_short(node)]))
         lines.append(f'    {names[id(node)]}{opening}"{text}"{closing}')
     for node in nodes:
         both = len(node.inputs) == 2 and isinstance(node, JoinNode)

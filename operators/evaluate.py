@@ -5,10 +5,11 @@ NaN make every comparison false; and it must cost no more than NumPy does. Idea:
 or uint64, as long as the least and the greatest value show that the result fits; only where they do not are the same
 operations done on Python's integers (`object` arrays). The result never depends on which it was.
 
-`load(side, column)` returns an Arrow array; all of one call have the same length.
+The rows come as `Columns`, which remembers what was taken into arithmetic: one column serves keys, both ends of a
+band and the decision on a pair.
 """
 
-__all__ = ["Load", "Values", "evaluate", "truth", "values_of"]
+__all__ = ["Columns", "Values", "evaluate", "truth", "values_of"]
 
 import math
 from collections.abc import Callable
@@ -26,7 +27,6 @@ from .binding import Bound, Kind, common_ticks
 from .expressions import FLIPPED, place_of
 from .times import INT64_MAX, INT64_MIN
 
-Load = Callable[[str, str], pa.Array]
 UINT64_MAX = 2**64 - 1
 _BEYOND = 1 << 4096
 _FLOATS: dict[int, Any] = {16: np.float16, 32: np.float32, 64: np.float64}
@@ -41,6 +41,33 @@ class Values:
 
     data: Any
     valid: np.ndarray | None = None
+
+
+class Columns:
+    """The columns of some rows, by side and name, and what was computed from them so far."""
+
+    __slots__ = ("_known", "_load")
+
+    def __init__(self, load: Callable[[str, str], pa.Array]) -> None:
+        self._load = load
+        self._known: dict[Any, Any] = {}
+
+    def array(self, side: str, name: str) -> pa.Array:
+        """Return a column as it is."""
+        return self.once((side, name, "array"), lambda: self._load(side, name))
+
+    def values(self, column: Bound) -> Values:
+        """Return a column taken into arithmetic."""
+        values = self._known.get(column.value)
+        if values is None:
+            values = self._known[column.value] = values_of(self.array(*column.value), column.kind)
+        return values
+
+    def once(self, key: Any, compute: Callable[[], Any]) -> Any:
+        """Compute something for these rows the first time that it is asked for."""
+        if key not in self._known:
+            self._known[key] = compute()
+        return self._known[key]
 
 
 def values_of(column: pa.Array, kind: Kind) -> Values:
@@ -178,15 +205,15 @@ def _compare_mixed(op: str, whole: np.ndarray, floats: np.ndarray) -> np.ndarray
     return _exact_compare(op, whole, fitted(bound)) & known
 
 
-def evaluate(bound: Bound, load: Load, rows: int) -> Values:
+def evaluate(bound: Bound, columns: Columns, rows: int) -> Values:
     """Compute a value for each of `rows` rows."""
     if bound.op == "column":
-        return values_of(load(*bound.value), bound.kind)
+        return columns.values(bound)
     if bound.op == "literal":
         return _constant(bound, rows)
     if bound.kind.family == "bool":
-        return Values(truth(bound, load, rows))
-    parts = [evaluate(arg, load, rows) for arg in bound.args]
+        return Values(truth(bound, columns, rows))
+    parts = [evaluate(arg, columns, rows) for arg in bound.args]
     valid = _both(*[part.valid for part in parts])
     a = parts[0].data
     if bound.op == "cast":
@@ -271,19 +298,19 @@ def _change_ticks(bound: Bound, data: np.ndarray, source: Kind, target: Kind) ->
     return whole
 
 
-def truth(bound: Bound, load: Load, rows: int) -> np.ndarray:
+def truth(bound: Bound, columns: Columns, rows: int) -> np.ndarray:
     """Decide a predicate for each of `rows` rows. Null and NaN make a comparison false."""
     if bound.op == "literal":
         return np.full(rows, bound.value, bool)
     if bound.op in ("&", "|"):
-        a, b = (truth(arg, load, rows) for arg in bound.args)
+        a, b = (truth(arg, columns, rows) for arg in bound.args)
         return a & b if bound.op == "&" else a | b
     if bound.op == "udf":
-        return _ask(bound, load, rows)
+        return _ask(bound, columns, rows)
     if bound.op == "truth":
-        values = evaluate(bound.args[0], load, rows)
+        values = evaluate(bound.args[0], columns, rows)
         return values.data if values.valid is None else values.data & values.valid
-    one, other = (evaluate(arg, load, rows) for arg in bound.args)
+    one, other = (evaluate(arg, columns, rows) for arg in bound.args)
     result = _compare(bound, one.data, other.data)
     valid = _both(one.valid, other.valid)
     return result if valid is None else result & valid
@@ -292,8 +319,13 @@ def truth(bound: Bound, load: Load, rows: int) -> np.ndarray:
 def _compare(bound: Bound, a: Any, b: Any) -> np.ndarray:
     ka, kb = bound.args[0].kind, bound.args[1].kind
     if ka.family in ("text", "bytes"):
-        kind = pa.large_string() if ka.family == "text" else pa.large_binary()
-        equal = pc.equal(a.cast(kind), b.cast(kind)).fill_null(False).to_numpy(zero_copy_only=False)
+        if a.type != b.type:
+            kind = pa.large_string() if ka.family == "text" else pa.large_binary()
+            a, b = a.cast(kind), b.cast(kind)
+        equal = pc.equal(a, b)
+        if equal.null_count:
+            equal = equal.fill_null(False)
+        equal = equal.to_numpy(zero_copy_only=False)
         return equal if bound.op == "==" else ~equal
     if ka.family == kb.family == "exact":
         ticks = common_ticks(ka.ticks, kb.ticks)
@@ -309,22 +341,22 @@ def _compare(bound: Bound, a: Any, b: Any) -> np.ndarray:
     return result
 
 
-def _ask(bound: Bound, load: Load, rows: int) -> np.ndarray:
+def _ask(bound: Bound, columns: Columns, rows: int) -> np.ndarray:
     """Let the user's function decide; pairs with a null are false without being shown to it."""
-    columns = [load(*arg.value) for arg in bound.args]
+    asked_for = [columns.array(*arg.value) for arg in bound.args]
     known = np.ones(rows, bool)
-    for column in columns:
+    for column in asked_for:
         if column.null_count:
             known &= ~np.asarray(column.is_null())
     if not known.all():
         shown = np.flatnonzero(known)
-        columns = [take_column(column, shown) for column in columns]
+        asked_for = [take_column(column, shown) for column in asked_for]
     asked = int(known.sum())
     if asked == 0:
         return known
     where = place_of(bound.value)
     try:
-        answer = bound.value(*[_for_user(column) for column in columns])
+        answer = bound.value(*[_for_user(column) for column in asked_for])
     except Exception as error:
         raise UserFunctionError(f"udf {where} raised {type(error).__name__}: {error}") from error
     decided = _booleans(answer, where)

@@ -25,6 +25,7 @@ __all__ = ["JoinDriver", "JoinSpec", "Step", "choose_access", "output_fields"]
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -33,9 +34,10 @@ import pyarrow as pa
 from ..errors import DovetailError, FlowError, PredicateError, SchemaError
 from ..state import WindowLog, _native
 from ..state.log import storable_type
-from .evaluate import Load, truth
+from .binding import Bound
+from .evaluate import Columns, truth
 from .predicate import JoinPredicate, RangeTest, SidePlan, plan_predicate
-from .ranges import OTHER
+from .ranges import OTHER, Ends
 from .times import INT64_MAX, INT64_MIN, TimeDomain
 from .windows import WindowSpec
 
@@ -210,7 +212,8 @@ class _StoredSide:
         self.remainder = self.plan.remainder_with(self.access.applied)
         self.tests = tuple(dict.fromkeys((*self.access.probe, *self.access.filters)))
         scanned = self.access.index == "nested"
-        kept = self.tests if scanned else self.access.filters
+        # By key: tests of the remainder look at it again.
+        kept = self.tests if scanned else dict.fromkeys((*self.access.filters, *self.remainder.tests))
         self.keys = {test: _native.RowKeys() for test in kept}
         self.index: Any = None if scanned else _native.Index(self.access.index)
         self.borrows_index = False  # the other role of a self-join keeps the index for both
@@ -224,19 +227,19 @@ class _StoredSide:
         parts = [*self.keys.values(), *([self.alive] if self.alive else []), *([self.index] if self.index else [])]
         return sum(part.nbytes for part in parts)
 
-    def prepare(self, load: Load, rows: int) -> _NewRows:
+    def prepare(self, columns: Columns, rows: int) -> _NewRows:
         """Compute the new rows' keys, and which of them can match at all. Changes nothing."""
         if rows == 0:
             return _NewRows(dict.fromkeys(self.tests, _NO_KEYS))
         can: np.ndarray | None = None
         for condition in self.conditions:
-            can = _and(can, truth(condition, load, rows))
+            can = _and(can, truth(condition, columns, rows))
         has_keys: np.ndarray | None = None
         computed: dict[str, tuple[np.ndarray, np.ndarray | None]] = {}
         # Of all tests, also those that this access path does not use: a null in a key is counted whatever the index.
         for test in self.plan.tests:
             if test.key.name not in computed:
-                computed[test.key.name] = test.key.compute(load, rows)
+                computed[test.key.name] = test.key.compute(columns, rows)
                 has_keys = _and(has_keys, computed[test.key.name][1])
         keys = {test: computed[test.key.name][0] for test in self.tests}
         can = _and(can, has_keys)
@@ -291,10 +294,10 @@ class _Probes:
     """The new tuples of one side looking for rows of the other: pairs of a few at a time, in order."""
 
     def __init__(
-        self, target: _StoredSide, ends: dict[RangeTest, tuple[np.ndarray, np.ndarray]], row_lo: np.ndarray,
+        self, target: _StoredSide, columns: Columns, ends: dict[RangeTest, Ends], row_lo: np.ndarray,
         row_hi: np.ndarray, rank: np.ndarray, first: int, total: int,
     ) -> None:  # fmt: skip
-        self.target, self.ends = target, ends
+        self.target, self.columns, self.ends = target, columns, ends
         self.row_lo, self.row_hi = row_lo, row_hi
         self.rank, self.first, self.total = rank, first, total
         self.next = 0
@@ -369,12 +372,24 @@ class _Probes:
         self.probe, self.row = np.ascontiguousarray(probe[order]), np.ascontiguousarray(row[order])
         self.next += answered
 
+    def unsure(self) -> np.ndarray:
+        """Return the places of the pairs that rounding may have let through."""
+        mask = np.zeros(len(self.row), bool)
+        for test in self.target.remainder.tests:
+            assert test.sure is not None
+            lo, hi = self.columns.once(test, partial(test.sure, self.columns, len(self.rank)))
+            _native.mark_outside(self.probe, self.row, self.target.keys[test], lo, hi, mask)
+        return np.flatnonzero(mask)
+
     def keep(self, mask: np.ndarray) -> None:
         """Keep the pairs that the remainder of the predicate allows."""
         self.probe, self.row = self.probe[mask], self.row[mask]
 
     def take(self, before_rank: int) -> tuple[np.ndarray, np.ndarray]:
         """Hand out the pairs whose probe stands before a place in the order."""
+        if before_rank >= self.total:
+            taken, self.probe, self.row = (self.probe, self.row), _NO_TIMES, _NO_TIMES
+            return taken
         until = int(np.searchsorted(self.rank, before_rank))
         cut = int(np.searchsorted(self.probe, until))
         taken = self.probe[:cut], self.row[:cut]
@@ -430,7 +445,7 @@ class JoinDriver:
         """Keep the columns that results or the remainder of the predicate ask for, and no others."""
         needed: dict[str, set[str]] = {side: {c for s, c, _ in self.outputs if s == side} for side in SIDES}
         for stored in self.stored.values():
-            for conjunct in stored.remainder:
+            for conjunct in stored.remainder.conjuncts:
                 for side, name in conjunct.columns():
                     needed[side].add(name)
         if self.spec.self_join:
@@ -500,11 +515,11 @@ class JoinDriver:
 
     def _store(self, steps: dict[str, Step]) -> list[_Probes]:
         spec, rows = self.spec, {side: steps[side].rows for side in SIDES}
-        loads = {side: _loader(steps[side].batches) for side in SIDES}
-        prepared = {side: self.stored[side].prepare(loads[side], rows[side]) for side in SIDES}
+        columns = {side: _columns_of(steps[side].batches) for side in SIDES}
+        prepared = {side: self.stored[side].prepare(columns[side], rows[side]) for side in SIDES}
         ends = {
             side: {
-                test: test.ends(loads[side], rows[side]) if rows[side] else (_NO_KEYS, _NO_KEYS)
+                test: test.ends(columns[side], rows[side]) if rows[side] else (_NO_KEYS, _NO_KEYS)
                 for test in self.stored[OTHER[side]].tests
             }
             for side in SIDES
@@ -528,15 +543,17 @@ class JoinDriver:
                 self.last_time = newest if self.last_time is None else max(self.last_time, newest)
         total = rows["left"] if spec.self_join else rows["left"] + rows["right"]
         self._later_times = np.empty(total, np.int64)
-        return [self._probes(side, times, first, ends[side], prepared[side].can, total) for side in SIDES]
+        return [
+            self._probes(side, columns[side], times, first, ends[side], prepared[side].can, total) for side in SIDES
+        ]
 
     def _times_of(self, step: Step, rows: int) -> np.ndarray:
         # Without times all tuples of a step are as if at one time: the left ones first, then the right ones.
         return np.zeros(rows, np.int64) if step.times is None else step.times
 
     def _probes(
-        self, side: str, times: dict[str, np.ndarray], first: dict[str, int], ends: dict[RangeTest, Any],
-        can: np.ndarray | None, total: int,
+        self, side: str, columns: Columns, times: dict[str, np.ndarray], first: dict[str, int],
+        ends: dict[RangeTest, Ends], can: np.ndarray | None, total: int,
     ) -> _Probes:  # fmt: skip
         other = OTHER[side]
         window, retained = self.windows[other], self.times[other]
@@ -552,7 +569,7 @@ class JoinDriver:
         self._later_times[rank] = times[side]
         if can is not None:
             row_hi = np.where(can, row_hi, row_lo)
-        return _Probes(self.stored[other], ends, row_lo, row_hi, rank, first[side], total)
+        return _Probes(self.stored[other], columns, ends, row_lo, row_hi, rank, first[side], total)
 
     def _results(self, probes: list[_Probes]) -> Iterator[Slice]:
         left, right = probes
@@ -572,29 +589,37 @@ class JoinDriver:
                 left_probe, left_row, left.rank, left.first, right_probe, right_row, right.rank, right.first
             )
             self.pairs += len(later)
+            if len(later) <= self.out_rows:
+                yield from self._gather(left_rows, right_rows, later)
+                continue
             for at in range(0, len(later), self.out_rows):
                 part = slice(at, at + self.out_rows)
                 yield from self._gather(left_rows[part], right_rows[part], later[part])
 
     def _decide(self, side: str, half: _Probes) -> None:
         """Apply what is left of the predicate to the pairs that were found."""
-        if len(half.row) == 0 or not half.target.remainder:
-            return
-        mine = half.probe + half.first
-        rows = {side: mine, OTHER[side]: half.row}
-        gathered: dict[tuple[str, str], pa.Array] = {}
+        remainder = half.target.remainder
+        if len(half.row) and remainder.always:
+            mask = self._truth_of(remainder.always, side, half.probe, half.row, half.first)
+            if not mask.all():
+                half.keep(mask)
+        if len(half.row) and remainder.unsure:
+            unsure = half.unsure()
+            if len(unsure):
+                mask = np.ones(len(half.row), bool)
+                mask[unsure] = self._truth_of(remainder.unsure, side, half.probe[unsure], half.row[unsure], half.first)
+                half.keep(mask)
 
-        def load(which: str, name: str) -> pa.Array:
-            if (which, name) not in gathered:
-                gathered[which, name] = self.logs[which].gather([self._columns[which][name]], rows[which])[0]
-            return gathered[which, name]
-
+    def _truth_of(
+        self, conjuncts: tuple[Bound, ...], side: str, probe: np.ndarray, row: np.ndarray, first: int
+    ) -> np.ndarray:
+        rows = {side: probe + first, OTHER[side]: row}
+        columns = Columns(lambda which, name: self.logs[which].gather([self._columns[which][name]], rows[which])[0])
         mask: np.ndarray | None = None
-        for conjunct in half.target.remainder:
-            mask = _and(mask, truth(conjunct, load, len(half.row)))
+        for conjunct in conjuncts:
+            mask = _and(mask, truth(conjunct, columns, len(row)))
         assert mask is not None
-        if not mask.all():
-            half.keep(mask)
+        return mask
 
     def _gather(self, left_rows: np.ndarray, right_rows: np.ndarray, later: np.ndarray) -> Iterator[Slice]:
         rows = {"left": left_rows, "right": right_rows}
@@ -641,13 +666,13 @@ def _same_storage(left: _StoredSide, right: _StoredSide) -> bool:
     return keys[0] == keys[1] and conditions[0] == conditions[1]
 
 
-def _loader(batches: Sequence[pa.RecordBatch]) -> Load:
+def _columns_of(batches: Sequence[pa.RecordBatch]) -> Columns:
     def load(_side: str, name: str) -> pa.Array:
         if len(batches) == 1:
             return batches[0].column(name)
         return pa.concat_arrays([batch.column(name) for batch in batches])
 
-    return load
+    return Columns(load)
 
 
 def record_batch(columns: list[pa.Array], schema: pa.Schema, rows: int) -> pa.RecordBatch:

@@ -11,7 +11,8 @@ Normal form, for each stored side:
 - *range tests*: tests with the same key are one test, so that `a <= x` and `x <= b` become a band. One of them may
   be the access path of an index, the others filter what it finds;
 - *a union of bands*, if the conjunct is `|` of tests on one key; it serves as an access path, or not at all;
-- *the remainder*: conjuncts that no test decides exactly, evaluated on pairs as written.
+- *the remainder*: conjuncts that no test decides, evaluated on pairs as written. Of a conjunct that rounds, a test
+  knows the pairs that are sure; only the others are evaluated.
 
 Invariant: a test never excludes a pair for which its conjunct is true. A test is `exact` if it also excludes all the
 others; a conjunct of which some test is not exact, or not applied, is in the remainder. How one comparison becomes a
@@ -30,7 +31,7 @@ import pyarrow as pa
 from ..errors import PredicateError
 from .binding import BOOL, Bound, bind_predicate
 from .contradictions import refuse_contradictions
-from .evaluate import UINT64_MAX, Load, truth
+from .evaluate import UINT64_MAX, Columns, truth
 from .expressions import FLIPPED, Expression
 from .linear import negated
 from .ranges import OTHER, Ends, Half, KeyArray, StoredKey, halves
@@ -45,15 +46,31 @@ class RangeTest:
     """
 
     key: StoredKey
-    ends: Callable[[Load, int], tuple[KeyArray, KeyArray]]
+    ends: Callable[[Columns, int], tuple[KeyArray, KeyArray]]
     shape: str  # equality, band, comparison, union, unequal
     conjuncts: tuple[Bound, ...]
     exact: bool
+    # A narrower range in which the conjuncts hold for sure, in so far as this key decides them.
+    sure: Callable[[Columns, int], Ends] | None = None
 
     @property
     def negated(self) -> bool:
         """True for `!=`."""
         return self.shape == "unequal"
+
+
+@dataclass(frozen=True)
+class Remainder:
+    """What is left to decide of the pairs that some tests have let through."""
+
+    always: tuple[Bound, ...]  # of every pair
+    unsure: tuple[Bound, ...]  # of the pairs that are not sure by all of `tests`
+    tests: tuple[RangeTest, ...]
+
+    @property
+    def conjuncts(self) -> tuple[Bound, ...]:
+        """Both kinds."""
+        return (*self.always, *self.unsure)
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,12 +81,15 @@ class SidePlan:
     tests: tuple[RangeTest, ...]
     remainder: tuple[Bound, ...]
 
-    def remainder_with(self, used: Sequence[RangeTest]) -> tuple[Bound, ...]:
+    def remainder_with(self, used: Sequence[RangeTest]) -> Remainder:
         """Return the conjuncts that are left to decide when these tests are applied."""
-        trusted = {test for test in used if test.exact}
-        undecided = [c for test in self.tests if test not in trusted for c in test.conjuncts]
-        unique = {id(c): c for c in (*undecided, *self.remainder)}
-        return tuple(unique.values())
+        unsure = tuple(test for test in used if not test.exact and test.sure is not None)
+        undecided = [test for test in self.tests if not (test in used and test.exact)]
+        always = {id(c): c for test in undecided if test not in unsure for c in test.conjuncts}
+        always |= {id(c): c for c in self.remainder}
+        rounded = {id(c): c for test in unsure for c in test.conjuncts if id(c) not in always}
+        tests = tuple(test for test in unsure if any(id(c) in rounded for c in test.conjuncts))
+        return Remainder(tuple(always.values()), tuple(rounded.values()), tests)
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,7 +148,7 @@ def plan_predicate(on: Any, schemas: dict[str, pa.Schema], where: str) -> JoinPr
             )
         conjuncts += _conjuncts(bind_predicate(predicate, schemas, where))
     for conjunct in conjuncts:
-        if not conjunct.sides and not truth(conjunct, _no_columns, 1)[0]:
+        if not conjunct.sides and not truth(conjunct, Columns(_no_columns), 1)[0]:
             raise PredicateError(f"{where}: a predicate that is always False can never hold: `{conjunct}`")
     conjuncts = [c for c in conjuncts if c.sides]
     refuse_contradictions(conjuncts, where)
@@ -181,15 +201,22 @@ def _merged(group: list[tuple[Half, Bound]]) -> RangeTest:
     else:
         shape = "band" if ways & {"<", "<="} and ways & {">", ">="} else "comparison"
 
-    def ends(load: Load, rows: int) -> Ends:
-        lo, hi = parts[0].ends(load, rows)
-        # An empty range is (1, 0), which stays empty whatever it is intersected with.
-        for half in parts[1:]:
-            more_lo, more_hi = half.ends(load, rows)
+    exact = all(half.exact for half in parts)
+    certain = [half.ends if half.exact else half.sure for half in parts]
+    sure = _intersection([c for c in certain if c is not None]) if not exact and None not in certain else None
+    return RangeTest(parts[0].key, _intersection([half.ends for half in parts]), shape, conjuncts, exact, sure)
+
+
+def _intersection(parts: list[Callable[[Columns, int], Ends]]) -> Callable[[Columns, int], Ends]:
+    def ends(columns: Columns, rows: int) -> Ends:
+        lo, hi = parts[0](columns, rows)
+        # An empty range, lo > hi, stays empty whatever it is intersected with.
+        for part in parts[1:]:
+            more_lo, more_hi = part(columns, rows)
             lo, hi = np.maximum(lo, more_lo), np.minimum(hi, more_hi)
         return lo, hi
 
-    return RangeTest(parts[0].key, ends, shape, conjuncts, all(half.exact for half in parts))
+    return ends
 
 
 def _union(conjunct: Bound, stored: str) -> RangeTest | None:
@@ -216,8 +243,8 @@ def _union(conjunct: Bound, stored: str) -> RangeTest | None:
     bands = [group[name] for group, _ in tests]
     exact = all(whole and len(group) == 1 and group[name].exact for group, whole in tests)
 
-    def ends(load: Load, rows: int) -> Ends:
-        each = [band.ends(load, rows) for band in bands]
+    def ends(columns: Columns, rows: int) -> Ends:
+        each = [band.ends(columns, rows) for band in bands]
         return disjoint(np.stack([lo for lo, _ in each]), np.stack([hi for _, hi in each]))
 
     return RangeTest(bands[0].key, ends, "union", (conjunct,), exact)

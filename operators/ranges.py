@@ -6,6 +6,8 @@ sum widens its range by a bound on the rounding (`_Sum`), and the comparison as 
 by turning the one into the bound among the other that means the same. Texts and binaries are hashed.
 
 Invariant: a half never excludes a pair for which its comparison is true; it is `exact` if it also excludes all others.
+One that is not may know a narrower range in which the comparison is `sure`: what the range of its negation excludes.
+Pairs between both, a few in 10^15 of a float band, are decided as written.
 Null, NaN and what cannot be represented become ranges that hold nothing.
 """
 
@@ -22,7 +24,7 @@ import pyarrow as pa
 
 from ..state import _native
 from .binding import Bound
-from .evaluate import UINT64_MAX, Load, evaluate, exact_add, exact_divide, exact_scale, fitted, floats_as_bounds
+from .evaluate import UINT64_MAX, Columns, evaluate, exact_add, exact_divide, exact_scale, fitted, floats_as_bounds
 from .expressions import FLIPPED
 from .linear import comparisons, linear
 from .times import INT64_MAX, INT64_MIN
@@ -44,7 +46,7 @@ class StoredKey:
     name: str
     mirrored: str
     text: str
-    compute: Callable[[Load, int], tuple[KeyArray, Mask]]
+    compute: Callable[[Columns, int], tuple[KeyArray, Mask]]
     domain: str  # int64, uint64, float64, hash
 
 
@@ -55,8 +57,9 @@ class Half:
     key: StoredKey
     op: str
     # (probing columns) -> ends of the range of keys; the lower or the upper one is the key domain's own end
-    ends: Callable[[Load, int], Ends]
+    ends: Callable[[Columns, int], Ends]
     exact: bool
+    sure: Callable[[Columns, int], Ends] | None = None  # keys for which the comparison certainly holds
 
 
 def halves(conjunct: Bound, stored: str) -> list[Half] | None:
@@ -110,12 +113,21 @@ def _exact_half(a: Bound, op: str, b: Bound, stored: str) -> Half | None:
     sign = -1 if divisor > 0 else 1
     others = [(e, sign * c) for e, c in theirs.values()]
     constant, by = sign * form.constant, abs(divisor)
+    small = max(*(abs(c) for _, c in others), abs(constant), by) < 2**62
 
-    def ends(load: Load, rows: int) -> Ends:
+    def ends(columns: Columns, rows: int) -> Ends:
+        if len(others) == 1 and small:
+            term, coefficient = others[0]
+            values = evaluate(term, columns, rows)
+            if values.data.dtype != object:
+                lo, hi = _native.exact_ends(
+                    values.data, op, coefficient, constant, by, is_unsigned=key.domain == "uint64", saturated=not exact
+                )
+                return _with_nulls(lo, hi, values.valid, op)
         total = np.full(rows, constant, np.int64 if abs(constant) <= INT64_MAX else object)
         known: Mask = None
         for term, coefficient in others:
-            values = evaluate(term, load, rows)
+            values = evaluate(term, columns, rows)
             total = exact_add(total, _scaled(values.data, coefficient))
             known = values.valid if known is None else (known if values.valid is None else known & values.valid)
         return _exact_ends(op, fitted(total), by, key.domain, known, saturated=not exact)
@@ -137,10 +149,10 @@ def _exact_key(terms: dict[str, tuple[Bound, int]], ticks: Fraction) -> tuple[St
     exact = least <= low and high <= most
     parts = list(terms.values())
 
-    def compute(load: Load, rows: int) -> tuple[KeyArray, Mask]:
+    def compute(columns: Columns, rows: int) -> tuple[KeyArray, Mask]:
         total, known = None, None
         for term, coefficient in parts:
-            values = evaluate(term, load, rows)
+            values = evaluate(term, columns, rows)
             scaled = _scaled(values.data, coefficient)
             total = scaled if total is None else exact_add(total, scaled)
             known = values.valid if known is None else (known if values.valid is None else known & values.valid)
@@ -173,6 +185,10 @@ def _exact_ends(op: str, bound: np.ndarray, by: int, domain: str, known: Mask, *
 
     `saturated`: the end of the domain stands for all keys beyond it as well, so that a bound beyond it must too.
     """
+    if bound.dtype != object and by <= INT64_MAX:
+        lo, hi = _native.exact_ends(bound, op, 1, 0, by, is_unsigned=domain == "uint64", saturated=saturated)
+        return _with_nulls(lo, hi, known, op)
+    bound = bound.astype(object)
     down, up = exact_divide(bound, by, up=False), exact_divide(bound, by, up=True)
     one = np.ones(1, np.int64)
     least, most = (0, UINT64_MAX) if domain == "uint64" else (INT64_MIN, INT64_MAX)
@@ -213,7 +229,10 @@ def _closed(lo: KeyArray, hi: KeyArray, nothing: np.ndarray, known: Mask, op: st
 
     A null makes every comparison false; for `!=`, which wants the key *outside* of the range, that is the full one.
     """
-    lo, hi = with_nothing(lo, hi, nothing)
+    return _with_nulls(*with_nothing(lo, hi, nothing), known, op)
+
+
+def _with_nulls(lo: KeyArray, hi: KeyArray, known: Mask, op: str) -> Ends:
     if known is not None and not known.all():
         lo, hi = lo.copy(), hi.copy()
         lo[~known], hi[~known] = (0, UINT64_MAX) if op == "!=" else (1, 0)
@@ -240,7 +259,10 @@ def _float_half(a: Bound, op: str, b: Bound, stored: str, *, pure: bool) -> Half
         return _directed_half(mine, theirs, op)
     way = op if sign > 0 else FLIPPED[op]
     bounds = [(e, -s * sign) for e, s in theirs]
-    return Half(_float_key(mine[0][0]), way, _rounded_ends(way, bounds, len(terms)), exact=False)
+    total = _Sum(bounds, len(terms))
+    return Half(
+        _float_key(mine[0][0]), way, _rounded_ends(way, total), exact=False, sure=_rounded_ends(way, total, sure=True)
+    )
 
 
 def _float_terms(e: Bound, sign: int) -> list[tuple[Bound, int]]:
@@ -256,8 +278,8 @@ def _has_constant(e: Bound) -> bool:
 
 
 def _float_key(e: Bound) -> StoredKey:
-    def compute(load: Load, rows: int) -> tuple[KeyArray, Mask]:
-        values = evaluate(e, load, rows)
+    def compute(columns: Columns, rows: int) -> tuple[KeyArray, Mask]:
+        values = evaluate(e, columns, rows)
         return _float_keys(values.data, values.valid)
 
     return StoredKey(f"float {e.key}", f"float {e.transposed().key}", str(e), compute, "float64")
@@ -271,9 +293,9 @@ def _float_keys(data: np.ndarray, valid: Mask) -> tuple[KeyArray, Mask]:
     return _native.keys_of(data), valid
 
 
-def _float_ends(op: str, bound: Bound) -> Callable[[Load, int], Ends]:
-    def ends(load: Load, rows: int) -> Ends:
-        values = evaluate(bound, load, rows)
+def _float_ends(op: str, bound: Bound) -> Callable[[Columns, int], Ends]:
+    def ends(columns: Columns, rows: int) -> Ends:
+        values = evaluate(bound, columns, rows)
         return _ends_of_floats(op, values.data, values.valid)
 
     return ends
@@ -309,43 +331,39 @@ class _Sum:
         self.constant, self.constant_size = sum(constants), sum(map(abs, constants))
         self.slack = _EPSILON * (terms + 2)
 
-    def moved(self, load: Load, rows: int, *, up: bool) -> tuple[np.ndarray, Mask]:
-        """Return the sum, moved up or down past its rounding (to infinity if it overflows), and where it is known."""
+    def added(self, columns: Columns, rows: int) -> tuple[np.ndarray, np.ndarray, Mask]:
+        """Return the sum, the sum of absolute values, and where both are known."""
+        return columns.once(self, lambda: self._added(columns, rows))
+
+    def _added(self, columns: Columns, rows: int) -> tuple[Any, Any, Mask]:
         total: Any = self.constant
         size: Any = self.constant_size
         known: Mask = None
         for term, sign in self.parts:
-            values = evaluate(term, load, rows)
+            values = evaluate(term, columns, rows)
             if values.valid is not None:
                 known = values.valid if known is None else known & values.valid
             total = total + values.data if sign > 0 else total - values.data
             size = size + np.abs(values.data)
-        slack = size * self.slack
-        end = np.nextafter(total + slack, np.inf) if up else np.nextafter(total - slack, -np.inf)
-        trusted = size < 1e300
-        if not trusted.all():
-            end = np.where(trusted, end, np.inf if up else -np.inf)
-            missing = np.isnan(size)
-            if missing.any():
-                known = ~missing if known is None else known & ~missing
-        return end, known
+        missing = np.isnan(size)
+        if missing.any():
+            known = ~missing if known is None else known & ~missing
+        return total, size, known
 
 
-def _rounded_ends(op: str, bounds: list[tuple[Bound, int]], terms: int) -> Callable[[Load, int], Ends]:
-    """Ends of the keys g for which `g op sum(bounds)` may hold, in whatever order it was added up.
+def _rounded_ends(op: str, total: _Sum, *, sure: bool = False) -> Callable[[Columns, int], Ends]:
+    """Ends of the keys g for which `g op total` may hold, in whatever order it was added up.
 
     The rounding is bounded by the sizes of the terms other than g: where g is so much larger that its own rounding
-    counts, the comparison is decided by far.
+    counts, the comparison is decided by far. `sure`: ends of the keys for which it holds, whatever the rounding,
+    since its negation may not.
     """
-    total = _Sum(bounds, terms)
     below = op in ("<", "<=")
 
-    def ends(load: Load, rows: int) -> Ends:
-        end, known = total.moved(load, rows, up=below)
-        keys, none = _native.keys_of(end), np.zeros(rows, bool)
-        if below:
-            return _closed(np.full(rows, _LOWEST, np.uint64), keys, none, known, op)
-        return _closed(keys, np.full(rows, _HIGHEST, np.uint64), none, known, op)
+    def ends(columns: Columns, rows: int) -> Ends:
+        value, size, known = total.added(columns, rows)
+        lo, hi = _native.rounded_ends(value, size, total.slack, below, sure)
+        return _with_nulls(lo, hi, known, op)
 
     return ends
 
@@ -359,9 +377,9 @@ def _directed_half(mine: list[tuple[Bound, int]], theirs: list[tuple[Bound, int]
     terms = len(mine) + len(theirs)
     total = _Sum(mine, terms)
 
-    def compute(load: Load, rows: int) -> tuple[KeyArray, Mask]:
-        end, known = total.moved(load, rows, up=not below)
-        return _native.keys_of(end), known
+    def compute(columns: Columns, rows: int) -> tuple[KeyArray, Mask]:
+        value, size, known = total.added(columns, rows)
+        return _native.moved_keys(value, size, total.slack, not below), known
 
     text = " + ".join(str(e) if s > 0 else f"-({e})" for e, s in mine)
     way = f"{'below' if below else 'above'} {terms} "
@@ -369,22 +387,22 @@ def _directed_half(mine: list[tuple[Bound, int]], theirs: list[tuple[Bound, int]
     mirrored = way + " ".join(f"{s}*{e.transposed().key}" for e, s in mine)
     key = StoredKey(name, mirrored, text, compute, "float64")
     bounds = [(e, -s) for e, s in theirs]
-    return Half(key, op, _rounded_ends(op, bounds, terms), exact=False)
+    return Half(key, op, _rounded_ends(op, _Sum(bounds, terms)), exact=False)
 
 
 # Other kinds ----------------------------------------------------------------------------------------------------
 
 
 def _hash_half(a: Bound, op: str, b: Bound) -> Half:
-    def keys(e: Bound, load: Load, rows: int) -> tuple[KeyArray, Mask]:
-        return hash_column(evaluate(e, load, rows).data)
+    def keys(e: Bound, columns: Columns, rows: int) -> tuple[KeyArray, Mask]:
+        return hash_column(evaluate(e, columns, rows).data)
 
-    def ends(load: Load, rows: int) -> Ends:
-        hashed, known = keys(b, load, rows)
+    def ends(columns: Columns, rows: int) -> Ends:
+        hashed, known = keys(b, columns, rows)
         return _closed(hashed, hashed, np.zeros(rows, bool), known, op)
 
     mirrored = f"hash {a.transposed().key}"
-    key = StoredKey(f"hash {a.key}", mirrored, str(a), lambda load, rows: keys(a, load, rows), "hash")
+    key = StoredKey(f"hash {a.key}", mirrored, str(a), lambda columns, rows: keys(a, columns, rows), "hash")
     return Half(key, op, ends, exact=False)
 
 
@@ -404,16 +422,16 @@ def hash_column(column: pa.Array) -> tuple[KeyArray, Mask]:
 
 
 def _bool_half(a: Bound, op: str, b: Bound) -> Half:
-    def keys(e: Bound, load: Load, rows: int) -> tuple[KeyArray, Mask]:
-        values = evaluate(e, load, rows)
+    def keys(e: Bound, columns: Columns, rows: int) -> tuple[KeyArray, Mask]:
+        values = evaluate(e, columns, rows)
         return values.data.astype(np.uint64), values.valid
 
-    def ends(load: Load, rows: int) -> Ends:
-        same, known = keys(b, load, rows)
+    def ends(columns: Columns, rows: int) -> Ends:
+        same, known = keys(b, columns, rows)
         return _closed(same, same, np.zeros(rows, bool), known, op)
 
     mirrored = f"bool {a.transposed().key}"
-    key = StoredKey(f"bool {a.key}", mirrored, str(a), lambda load, rows: keys(a, load, rows), "uint64")
+    key = StoredKey(f"bool {a.key}", mirrored, str(a), lambda columns, rows: keys(a, columns, rows), "uint64")
     return Half(key, op, ends, exact=True)
 
 
@@ -422,8 +440,8 @@ def _mixed_half(a: Bound, op: str, b: Bound) -> Half:
     if a.kind.family == "exact":
         key, exact = _exact_key({a.key: (a, 1)}, a.kind.ticks)
 
-        def ends_of_whole(load: Load, rows: int) -> Ends:
-            values = evaluate(b, load, rows)
+        def ends_of_whole(columns: Columns, rows: int) -> Ends:
+            values = evaluate(b, columns, rows)
             missing = np.isnan(values.data)
             known = ~missing if values.valid is None else values.valid & ~missing
             if op in ("==", "!="):
@@ -434,8 +452,8 @@ def _mixed_half(a: Bound, op: str, b: Bound) -> Half:
         # `!=` with a fraction holds for every number, which an empty range says only when it is not the null one.
         return Half(key, op, ends_of_whole, exact) if op != "!=" else Half(key, op, ends_of_whole, exact=False)
 
-    def ends_of_floats(load: Load, rows: int) -> Ends:
-        values = evaluate(b, load, rows)
+    def ends_of_floats(columns: Columns, rows: int) -> Ends:
+        values = evaluate(b, columns, rows)
         whole = values.data
         near = np.array([float(x) for x in whole]) if whole.dtype == object else whole.astype(np.float64)
         back = np.array([int(x) for x in near], object)

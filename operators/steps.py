@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from ..batch import Batch, keep_rows
 from ..errors import DataError, UserFunctionError
 from .binding import Bound
-from .evaluate import Values, evaluate, exact_scale, fitted, span, truth
+from .evaluate import Columns, Values, evaluate, exact_scale, fitted, span, truth
 from .expressions import place_of
 from .join import empty_batch, record_batch
 from .times import INT64_MAX, INT64_MIN, TICKS_PER_SECOND, TimeDomain, domain_of, times_of
@@ -33,7 +33,7 @@ class Filter:
         if batch.num_rows == 0:
             return batch
         data = batch.data
-        mask = truth(self.predicate, lambda _, name: data.column(name), batch.num_rows)
+        mask = truth(self.predicate, Columns(lambda _, name: data.column(name)), batch.num_rows)
         if mask.all():
             return batch
         kept = keep_rows(data, mask)
@@ -58,6 +58,7 @@ class Compute:
     def __call__(self, batch: Batch) -> Batch:
         """Return the computed columns, with the same rows and times."""
         data = batch.data
+        columns = Columns(lambda _, name: data.column(name))
         arrays = []
         for field in self.schema:
             made = self.columns[field.name]
@@ -66,7 +67,7 @@ class Compute:
             elif made.op == "column":
                 arrays.append(data.column(made.value[1]))
             else:
-                values = evaluate(made, lambda _, name: data.column(name), batch.num_rows)
+                values = evaluate(made, columns, batch.num_rows)
                 arrays.append(_to_arrow(values, made, field, self.where))
         return Batch(record_batch(arrays, self.schema, batch.num_rows), batch.times, batch.watermark)
 

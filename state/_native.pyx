@@ -113,10 +113,28 @@ cdef extern from "sequence.hpp" namespace "dovetail" nogil:
         const int64_t* times, size_t n, uint64_t delay, cbool& any, int64_t& greatest, uint8_t* late, cbool& ascending)
 
 
+cdef extern from "ends.hpp" namespace "dovetail" nogil:
+    cdef cppclass ExactRange:
+        cbool below, above, strict, is_unsigned, saturated
+        int64_t coefficient, constant, by
+    void c_exact_ends "dovetail::exact_ends"[T](
+        const T* values, size_t n, const ExactRange& range, uint64_t* lo, uint64_t* hi)
+    cdef cppclass Sums:
+        const double* total
+        const double* size
+        size_t n
+        double slack
+    void c_moved_keys "dovetail::moved_keys"(const Sums& sums, cbool up, uint64_t* out)
+    void c_rounded_ends "dovetail::rounded_ends"(
+        const Sums& sums, cbool below, cbool sure, uint64_t* lo, uint64_t* hi)
+
 cdef extern from "pairs.hpp" namespace "dovetail" nogil:
     size_t c_filter_pairs "dovetail::filter_pairs"(
         int64_t* probe, int64_t* row, size_t n, const RowVector[uint64_t]& keys, const uint64_t* lo,
         const uint64_t* hi, cbool negated)
+    void c_mark_outside "dovetail::mark_outside"(
+        const int64_t* probe, const int64_t* row, size_t n, const RowVector[uint64_t]& keys, const uint64_t* lo,
+        const uint64_t* hi, uint8_t* mark)
     cdef cppclass Half:
         const int64_t* probe
         const int64_t* row
@@ -283,6 +301,64 @@ def keys_of(values):
     else:
         raise TypeError(f"keys are int64, uint64 or float64, not {values.dtype}")
     return out
+
+
+def exact_ends(values, str op, int64_t coefficient, int64_t constant, int64_t by, *, bint is_unsigned, bint saturated):
+    """(lo, hi) of the keys k with `k * by op value * coefficient + constant` (see ends.hpp); `!=` as `==`."""
+    cdef ExactRange wanted
+    cdef const int64_t[::1] signed
+    cdef const uint64_t[::1] unsigned
+    cdef Py_ssize_t n = len(values)
+    cdef cnp.ndarray[uint64_t, ndim=1] lo = np.empty(n, np.uint64)
+    cdef cnp.ndarray[uint64_t, ndim=1] hi = np.empty(n, np.uint64)
+    cdef uint64_t* low = <uint64_t*>cnp.PyArray_DATA(lo)
+    cdef uint64_t* high = <uint64_t*>cnp.PyArray_DATA(hi)
+    wanted.below, wanted.above = op in ("<", "<=", "==", "!="), op in (">", ">=", "==", "!=")
+    wanted.strict = op in ("<", ">")
+    wanted.coefficient, wanted.constant, wanted.by = coefficient, constant, by
+    wanted.is_unsigned, wanted.saturated = is_unsigned, saturated
+    if n == 0:
+        return lo, hi
+    if values.dtype == np.uint64:
+        unsigned = values
+        with nogil:
+            c_exact_ends(&unsigned[0], n, wanted, low, high)
+    else:
+        signed = values
+        with nogil:
+            c_exact_ends(&signed[0], n, wanted, low, high)
+    return lo, hi
+
+
+cdef Sums _sums(const double[::1] total, const double[::1] size, double slack):
+    cdef Sums sums
+    _same_length(total.shape[0], size.shape[0], "sums")
+    sums.n, sums.slack = total.shape[0], slack
+    if sums.n:
+        sums.total, sums.size = &total[0], &size[0]
+    return sums
+
+
+def moved_keys(const double[::1] total, const double[::1] size, double slack, bint up):
+    """Keys of float sums, moved up or down past their rounding (see ends.hpp)."""
+    cdef Sums sums = _sums(total, size, slack)
+    cdef cnp.ndarray[uint64_t, ndim=1] out = np.empty(sums.n, np.uint64)
+    cdef uint64_t* place = <uint64_t*>cnp.PyArray_DATA(out)
+    with nogil:
+        c_moved_keys(sums, up, place)
+    return out
+
+
+def rounded_ends(const double[::1] total, const double[::1] size, double slack, bint below, bint sure):
+    """(lo, hi) of the float keys that may be, or are for sure, below or above sums (see ends.hpp)."""
+    cdef Sums sums = _sums(total, size, slack)
+    cdef cnp.ndarray[uint64_t, ndim=1] lo = np.empty(sums.n, np.uint64)
+    cdef cnp.ndarray[uint64_t, ndim=1] hi = np.empty(sums.n, np.uint64)
+    cdef uint64_t* low = <uint64_t*>cnp.PyArray_DATA(lo)
+    cdef uint64_t* high = <uint64_t*>cnp.PyArray_DATA(hi)
+    with nogil:
+        c_rounded_ends(sums, below, sure, low, high)
+    return lo, hi
 
 
 def hash_strings_at(uintptr_t offsets, uintptr_t data, Py_ssize_t first, Py_ssize_t n, bint wide):
@@ -498,6 +574,16 @@ def filter_pairs(int64_t[::1] probe, int64_t[::1] row, RowKeys keys, const uint6
     with nogil:
         kept = c_filter_pairs(&probe[0], &row[0], probe.shape[0], keys.rows, _u64(lo), _u64(hi), negated)
     return kept
+
+
+def mark_outside(const int64_t[::1] probe, const int64_t[::1] row, RowKeys keys, const uint64_t[::1] lo,
+                 const uint64_t[::1] hi, cnp.ndarray mark):
+    """Mark, in booleans, the pairs whose row's key is outside of its probe's range."""
+    cdef uint8_t* place = <uint8_t*>cnp.PyArray_DATA(mark)
+    if probe.shape[0] == 0:
+        return
+    with nogil:
+        c_mark_outside(&probe[0], &row[0], probe.shape[0], keys.rows, _u64(lo), _u64(hi), place)
 
 
 def merge_halves(const int64_t[::1] left_probe, const int64_t[::1] left_row, const int64_t[::1] left_rank,

@@ -32,7 +32,7 @@ inline bool bit(const uint8_t* bits, int64_t i) { return (bits[i >> 3] >> (i & 7
 
 class Chunks {
  public:
-  explicit Chunks(std::vector<std::pair<int, int>> columns) : columns_(std::move(columns)) {}
+  explicit Chunks(std::vector<std::pair<int, int>> columns) : columns_(std::move(columns)), with_nulls_(columns_.size()) {}
 
   size_t columns() const { return columns_.size(); }
   size_t size() const { return first_.size(); }
@@ -47,11 +47,13 @@ class Chunks {
     make_room(parts_, columns_.size());
     first_.push_back(first_row);
     parts_.insert(parts_.end(), parts, parts + columns_.size());
+    for (size_t i = 0; i < columns_.size(); ++i) with_nulls_[i] += parts[i].validity != nullptr;
     end_ = first_row + rows;
     hints_.clear();
   }
 
   void drop_front(size_t n) {
+    forget_nulls(0, n);
     first_.erase(first_.begin(), first_.begin() + static_cast<std::ptrdiff_t>(n));
     parts_.erase(parts_.begin(), parts_.begin() + static_cast<std::ptrdiff_t>(n * columns_.size()));
     if (first_.capacity() > 4 * first_.size() + 64) {
@@ -63,6 +65,7 @@ class Chunks {
 
   void drop_back(size_t n) {
     if (n) end_ = first_[first_.size() - n];
+    forget_nulls(first_.size() - n, first_.size());
     first_.resize(first_.size() - n);
     parts_.resize(parts_.size() - n * columns_.size());
     hints_.clear();
@@ -81,12 +84,7 @@ class Chunks {
     }
   }
 
-  bool has_nulls(size_t column) const {
-    for (size_t c = 0; c < size(); ++c) {
-      if (part(c, column).validity) return true;
-    }
-    return false;
-  }
+  bool has_nulls(size_t column) const { return with_nulls_[column] != 0; }
 
   // Writes a validity bitmap of n bits (a whole number of bytes, cleared before); returns how many are null.
   size_t gather_validity(size_t column, const Place* places, size_t n, uint8_t* out) const {
@@ -181,6 +179,12 @@ class Chunks {
     }
   }
 
+  void forget_nulls(size_t begin, size_t end) {
+    for (size_t c = begin; c < end; ++c) {
+      for (size_t i = 0; i < columns_.size(); ++i) with_nulls_[i] -= part(c, i).validity != nullptr;
+    }
+  }
+
   // hints_[d >> shift_] is the chunk that holds the first row of that stretch; some four stretches a chunk.
   void make_hints() {
     const auto span = static_cast<size_t>(end_ - first_.front());
@@ -196,6 +200,7 @@ class Chunks {
   }
 
   std::vector<std::pair<int, int>> columns_;  // (layout, bytes a value)
+  std::vector<size_t> with_nulls_;            // how many chunks of a column have a validity bitmap
   std::vector<int64_t> first_;
   std::vector<Part> parts_;
   std::vector<uint32_t> hints_;

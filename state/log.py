@@ -187,7 +187,7 @@ class WindowLog:
         if layout == _OTHER:
             return self._gather_other(i, places)
         n = len(places)
-        validity, nulls = self._gather_validity(i, places)
+        validity, nulls = self._gather_validity(i, places) if self._chunks.has_nulls(i) else (None, 0)
         if layout == _FIXED:
             values = pa.allocate_buffer(n * width)
             self._chunks.gather_fixed(i, places, values.address)
@@ -207,8 +207,6 @@ class WindowLog:
         return pa.Array.from_buffers(kind, n, [validity, offsets, data], nulls)
 
     def _gather_validity(self, i: int, places: _native.Places) -> tuple[pa.Buffer | None, int]:
-        if not self._chunks.has_nulls(i):
-            return None, 0
         bitmap = pa.py_buffer(np.zeros((len(places) + 7) // 8, np.uint8))
         nulls = self._chunks.gather_validity(i, places, bitmap.address)
         return (bitmap, nulls) if nulls else (None, 0)

@@ -22,6 +22,18 @@ inline size_t filter_pairs(int64_t* probe, int64_t* row, size_t n, const RowVect
   return kept;
 }
 
+// Marks the pairs whose row's key is outside of its probe's range.
+inline void mark_outside(const int64_t* probe, const int64_t* row, size_t n, const RowVector<uint64_t>& keys,
+                         const uint64_t* lo, const uint64_t* hi, uint8_t* mark) {
+  const uint64_t* data = keys.data();
+  const int64_t first = keys.first_row();
+  for (size_t i = 0; i < n; ++i) {
+    const int64_t p = probe[i];
+    const uint64_t key = data[row[i] - first];
+    mark[i] |= static_cast<uint8_t>((key < lo[p]) | (key > hi[p]));
+  }
+}
+
 // Half of the pairs of a step: found by the new tuples of one side, `probe` ascending, rows ascending within.
 // rank[probe] is the tuple's place in the total order of the step.
 struct Half {

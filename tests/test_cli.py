@@ -118,11 +118,14 @@ WRONG = {
 
 @pytest.mark.parametrize("case", WRONG)
 def test_what_cannot_run_as_written_is_told_in_a_line_and_ends_with_2(case, capsys):
-    write("wrong.py", """
+    write(
+        "wrong.py",
+        """
         flow, number, nothing = dt.Flow("wrong"), 5, lambda: None
         def needs(what):
             return flow
-    """)
+    """,
+    )
     write("broken.py", 'dt.Flow("b").read(dt.memory({"x": [1]})).filter(col("y") > 1, name="f")')
     target, text = WRONG[case]
     code, out, err = ran(capsys, "run", target)
@@ -288,10 +291,13 @@ rows.map(lambda batch: 1 // 0 if batch["x"][0].as_py() else batch, rows.schema, 
 
 # --- what the outside does ---------------------------------------------------------------------------------
 
-SHOWN = ENDLESS + """
+SHOWN = (
+    ENDLESS
+    + """
 flow = Eager("endless")
 flow.read(Endless(), name="a").write(dt.show(1))
 """
+)
 
 
 def read_a_row(process):
@@ -311,14 +317,17 @@ def test_ctrl_c_ends_a_run_with_its_report_and_130():
 
 
 def test_a_second_ctrl_c_is_told_and_ends_with_130(capsys):
-    write("twice.py", """
+    write(
+        "twice.py",
+        """
         import signal
         def fn(batch):
             signal.raise_signal(signal.SIGINT)
             signal.raise_signal(signal.SIGINT)
         flow = dt.Flow("twice")
         flow.read(dt.memory({"x": [1]})).map(fn, pa.schema([])).write(dt.show())
-    """)
+    """,
+    )
     code, out, err = ran(capsys, "run", "twice.py")
     assert (code, out) == (130, "")
     assert err.endswith("stopped at once\n")

@@ -401,9 +401,7 @@ def test_a_paced_source_is_not_idle():
 def test_a_source_that_resumes_is_read_again_and_rows_below_its_promise_are_late():
     clock = Clock()
     woken = []
-    flow, first, seen = two(
-        waking(woken), waking(others := [[5], [9]]), a_options={"idle": "10s"}
-    )
+    flow, first, seen = two(waking(woken), waking(others := [[5], [9]]), a_options={"idle": "10s"})
     late = []
     first.late.write(dt.call(lambda batch: late.extend(batch["t"].to_pylist())))
     runner = started(flow, clock)
@@ -1680,7 +1678,7 @@ def test_a_plan_is_drawn():
     flow = dt.Flow("plan")
     a, b = memory(flow=flow, name="a", time="t"), memory(flow=flow, name="b", time="t")
     pairs = a.union(b, name="u").join(b, on=left.x < right.x, window=(dt.last(5), dt.last(6)), name="j")
-    pairs.filter(col("x") > 1, name="f").write(dt.null(), name="w")
+    pairs.filter(col("x") > 1, name="f").write(dt.null())
     a.late
     assert flow.explain().mermaid().splitlines() == [
         "flowchart LR",
@@ -1689,7 +1687,7 @@ def test_a_plan_is_drawn():
         '    n2("union u")',
         '    n3{{"join j<br/>left.x &lt; right.x<br/>last(5) / last(6)"}}',
         '    n4["filter f<br/>x &gt; 1"]',
-        '    n5[/"write w<br/>null"/]',
+        '    n5[/"write-1<br/>null"/]',
         '    n6("late a.late")',
         "    n0 --> n2",
         "    n1 --> n2",

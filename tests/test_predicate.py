@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from dovetail import left, right
+from dovetail.operators.evaluate import Columns, truth
 from dovetail.operators.join import JoinSpec, choose_access
 from dovetail.operators.predicate import plan_predicate
 
@@ -299,3 +300,54 @@ def test_functions_of_the_users_are_held_to_what_they_promise():
     ):
         with pytest.raises(dt.UserFunctionError, match=text):
             push(fn)
+
+
+@pytest.mark.parametrize(
+    "on",
+    [
+        (left.x - right.x).abs() <= 0.1,
+        (left.x - right.x).abs() < right.y,
+        left.x - right.x < right.y,
+        left.x - right.y + 0.1 >= right.x,
+        (left.x - right.x).between(-right.y, 0.1),
+    ],
+    ids=str,
+)
+def test_a_pair_within_rounding_is_neither_sure_nor_excluded(on):
+    """Ranges of rounding comparisons: all that hold are inside, all that are sure hold, and little lies between."""
+    with np.errstate(all="ignore"):
+        _check_ranges_of_rounding(on)
+
+
+def _check_ranges_of_rounding(on):
+    rng = np.random.default_rng(5)
+    n = 20_000
+    base = rng.choice([0.0, 1e-8, 1.0, 3e5, 1e18, 1e301, np.inf, -np.inf, np.nan], n) * rng.choice([1, -1, 0.3], n)
+    reach = rng.choice([0.1, 0.0, 1e-3, 7e5], n)
+    moved = (
+        base
+        + rng.choice([-1, 1, 0], n) * np.where(rng.random(n) < 0.5, reach, 0.1)
+        - rng.choice([0, 0, 0.1], n)
+        + rng.choice([0, 1e-17, 1e-15, 1.0], n)
+    )
+    for _ in range(2):
+        moved = np.nextafter(moved, rng.choice([np.inf, -np.inf], n))
+    rows = {("left", "x"): moved, ("right", "x"): base, ("right", "y"): reach}
+    columns = Columns(lambda side, name: pa.array(rows[side, name]))
+    schema = pa.schema([("x", pa.float64()), ("y", pa.float64())])
+    between = 0
+    for stored in ("left", "right"):
+        predicate = plan_predicate(on, {"left": schema, "right": schema}, "j")
+        (test,) = predicate.sides[stored].tests[:1]
+        if test.sure is None:
+            continue
+        key, known = test.key.compute(columns, n)
+        known = np.ones(n, bool) if known is None else known
+        holds = np.logical_and.reduce([truth(c, columns, n) for c in predicate.conjuncts])
+        (lo, hi), (sure_lo, sure_hi) = test.ends(columns, n), test.sure(columns, n)
+        may, sure = known & (lo <= key) & (key <= hi), known & (sure_lo <= key) & (key <= sure_hi)
+        assert not (holds & ~may).any()
+        assert not (sure & ~holds).any()
+        assert sure.sum() > n / 20
+        between += (may & ~sure).sum()
+    assert between  # the cases were drawn to lie on the edge
