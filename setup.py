@@ -21,7 +21,7 @@ else:
 
 extension = Extension(
     "dovetail.state._native",
-    ["state/_native.pyx", "state/scan.cc"],
+    ["state/_native.pyx", *sorted(f"state/{name}" for name in os.listdir("state") if name.endswith(".cc"))],
     include_dirs=[numpy.get_include(), "state"],
     define_macros=[("NPY_NO_DEPRECATED_API", "NPY_1_7_API_VERSION")],
     extra_compile_args=compile_args,

@@ -13,7 +13,7 @@ Native code is plain C++17 in the headers here, without Python in it; `_native.p
 arrays out, and releases the GIL once a call.
 """
 
-__all__ = ["Store", "WindowLog", "make", "names"]
+__all__ = ["Store", "WindowLog", "make", "names", "parameters"]
 
 from .log import WindowLog
-from .stores import Store, make, names
+from .stores import Store, make, names, parameters

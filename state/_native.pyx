@@ -15,9 +15,16 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
 from libcpp cimport bool as cbool
 from libcpp.memory cimport unique_ptr
 from libcpp.pair cimport pair
+from libcpp.string cimport string
 from libcpp.vector cimport vector
 
 cnp.import_array()
+
+
+cdef extern from "memory.hpp" namespace "dovetail" nogil:
+    void c_release "dovetail::release"(void* memory) noexcept
+    size_t c_allocated_bytes "dovetail::allocated_bytes"()
+    void c_fail_allocation "dovetail::fail_allocation"(int64_t after)
 
 
 cdef extern from "row_vector.hpp" namespace "dovetail" nogil:
@@ -36,7 +43,7 @@ cdef extern from "row_vector.hpp" namespace "dovetail" nogil:
         T* data()
         T* reserve(size_t n) except +
         void advance(size_t n)
-        T* release()
+        T* give_away()
 
 
 cdef extern from "store.hpp" namespace "dovetail" nogil:
@@ -53,26 +60,29 @@ cdef extern from "store.hpp" namespace "dovetail" nogil:
         cbool empty(size_t p)
     cdef cppclass CStore "dovetail::Store":
         void insert(const uint64_t* keys, const int64_t* rows, size_t n) except +
+        void build(const uint64_t* keys, const int64_t* rows, size_t n) except +
         size_t probe(const Probes& probes, size_t begin, size_t end, size_t limit, Pairs& out) except +
         void expire(int64_t before_row) except +
         size_t size()
         size_t nbytes()
+        vector[pair[string, double]] statistics() except +
         void check() except +
+    cdef cppclass Parameter:
+        const char* name
+        double standard, least, most
+        const char* meaning
+    cdef cppclass Settings:
+        Settings(vector[Parameter] parameters, const vector[pair[string, double]]& given)
 
 
-cdef extern from "nested.hpp" namespace "dovetail" nogil:
-    cdef cppclass NestedStore(CStore):
-        NestedStore() except +
-
-
-cdef extern from "hash.hpp" namespace "dovetail" nogil:
-    cdef cppclass HashStore(CStore):
-        HashStore(size_t smallest) except +
-
-
-cdef extern from "sorted.hpp" namespace "dovetail" nogil:
-    cdef cppclass SortedStore(CStore):
-        SortedStore(size_t least_buffer) except +
+cdef extern from "catalog.hpp" namespace "dovetail" nogil:
+    cdef cppclass Kind:
+        const char* name
+        const char* summary
+        cbool ranges
+        vector[Parameter] parameters
+        unique_ptr[CStore] make(const Settings& settings) except +
+    const vector[Kind]& c_kinds "dovetail::kinds"()
 
 
 cdef extern from "keys.hpp" namespace "dovetail" nogil:
@@ -182,14 +192,7 @@ cdef class _Memory:
         self.data = NULL
 
     def __dealloc__(self):
-        _delete_array(self.data)
-
-
-cdef extern from *:
-    """
-    static inline void dovetail_delete_array(int64_t* data) { delete[] data; }
-    """
-    void _delete_array "dovetail_delete_array"(int64_t* data) noexcept nogil
+        c_release(self.data)
 
 
 cdef cnp.ndarray _hand_over(Growing[int64_t]& values):
@@ -199,7 +202,7 @@ cdef cnp.ndarray _hand_over(Growing[int64_t]& values):
     cdef cnp.ndarray array
     if n == 0:
         return np.empty(0, np.int64)
-    memory.data = values.release()
+    memory.data = values.give_away()
     array = cnp.PyArray_SimpleNewFromData(1, &n, cnp.NPY_INT64, memory.data)
     cnp.set_array_base(array, memory)
     return array
@@ -452,22 +455,61 @@ def find_late(const int64_t[::1] times, uint64_t delay, greatest):
 
 # Indexes and pairs --------------------------------------------------------------------------------------------
 
+def kinds():
+    """(name, summary, whether it answers ranges, parameters as (name, standard, least, most, meaning)) of each store."""
+    cdef size_t i, p
+    cdef list found = [], parameters
+    for i in range(c_kinds().size()):
+        parameters = []
+        for p in range(c_kinds()[i].parameters.size()):
+            parameters.append((
+                c_kinds()[i].parameters[p].name.decode(), c_kinds()[i].parameters[p].standard,
+                c_kinds()[i].parameters[p].least, c_kinds()[i].parameters[p].most,
+                c_kinds()[i].parameters[p].meaning.decode(),
+            ))
+        found.append((c_kinds()[i].name.decode(), c_kinds()[i].summary.decode(), c_kinds()[i].ranges, parameters))
+    return found
+
+
+def allocated_bytes():
+    """Bytes that the allocator gave to all stores of this process (see memory.hpp)."""
+    return c_allocated_bytes()
+
+
+def fail_allocation(int64_t after):
+    """Let the allocation after so many fail, once; -1: none. For tests."""
+    c_fail_allocation(after)
+
+
 cdef class Index:
     """A window index over uint64 keys: the contract of store.hpp. `state.make` wraps it for typed keys."""
 
     cdef unique_ptr[CStore] store
     cdef readonly str name
 
-    def __init__(self, str name, size_t limit=0):
+    def __init__(self, str name, dict settings=None):
+        """`settings`: values of the parameters that `kinds()` tells; the others have their standard values."""
+        cdef vector[pair[string, double]] given
+        cdef const Kind* kind = NULL
+        cdef size_t i
         self.name = name
-        if name == "nested":
-            self.store.reset(new NestedStore())
-        elif name == "hash":
-            self.store.reset(new HashStore(limit or 64))
-        elif name == "sorted":
-            self.store.reset(new SortedStore(limit or 1024))
-        else:
+        for i in range(c_kinds().size()):
+            if c_kinds()[i].name.decode() == name:
+                kind = &c_kinds()[i]
+        if kind == NULL:
             raise ValueError(f"there is no index named {name!r}")
+        for key, value in (settings or {}).items():
+            given.push_back(pair[string, double](key.encode(), value))
+        self.store = kind.make(Settings(kind.parameters, given))
+
+    def build(self, const uint64_t[::1] keys, const int64_t[::1] rows):
+        _same_length(keys.shape[0], rows.shape[0], "build")
+        with nogil:
+            self.store.get().build(_u64(keys), _i64(rows), keys.shape[0])
+
+    def statistics(self):
+        """What the store tells of itself, by name."""
+        return {name.decode(): value for name, value in self.store.get().statistics()}
 
     def insert(self, const uint64_t[::1] keys, const int64_t[::1] rows):
         _same_length(keys.shape[0], rows.shape[0], "insert")

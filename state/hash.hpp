@@ -14,8 +14,8 @@
 #pragma once
 
 #include <algorithm>
-#include <memory>
 
+#include "entry.hpp"
 #include "keys.hpp"
 #include "store.hpp"
 
@@ -23,7 +23,10 @@ namespace dovetail {
 
 class HashStore final : public Store {
  public:
-  explicit HashStore(size_t smallest = 64) : smallest_(power_of_two(smallest)) {}
+  static std::vector<Parameter> parameters() {
+    return {{"smallest", 64, 1, 1 << 30, "entries of the smallest table"}};
+  }
+  explicit HashStore(const Settings& settings) : smallest_(power_of_two(settings.count("smallest"))) {}
 
   void insert(const uint64_t* keys, const int64_t* rows, size_t n) override {
     if (size() + n > capacity_) rebuild(power_of_two(std::max(smallest_, (size() + n) * 3 / 2)));
@@ -83,10 +86,6 @@ class HashStore final : public Store {
   }
 
  private:
-  struct Entry {
-    uint64_t key;
-    int64_t row;
-  };
   static constexpr size_t kAhead = 12;  // enough independent misses in flight to hide one of them
 
   static size_t power_of_two(size_t n) {
@@ -126,9 +125,9 @@ class HashStore final : public Store {
 
   void rebuild(size_t capacity) {
     demand(capacity <= (size_t{1} << 31), "hash: a window of more than 2^31 rows does not fit one store");
-    std::unique_ptr<Entry[]> entries(new Entry[capacity]);
-    std::unique_ptr<uint32_t[]> back(new uint32_t[capacity]);
-    std::unique_ptr<uint64_t[]> newest(new uint64_t[capacity]());
+    Array<Entry> entries(capacity);
+    Array<uint32_t> back(capacity);
+    Array<uint64_t> newest = Array<uint64_t>::zeros(capacity);
     std::swap(entries_, entries);
     std::swap(back_, back);
     std::swap(newest_, newest);
@@ -140,9 +139,9 @@ class HashStore final : public Store {
   }
 
   const size_t smallest_;
-  std::unique_ptr<Entry[]> entries_;
-  std::unique_ptr<uint32_t[]> back_;
-  std::unique_ptr<uint64_t[]> newest_;
+  Array<Entry> entries_;
+  Array<uint32_t> back_;
+  Array<uint64_t> newest_;
   size_t capacity_ = 0;
   uint64_t mask_ = 0;
   uint64_t head_ = 0;

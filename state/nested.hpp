@@ -17,6 +17,9 @@ namespace dovetail {
 
 class NestedStore final : public Store {
  public:
+  static std::vector<Parameter> parameters() { return {}; }
+  explicit NestedStore(const Settings&) {}
+
   void insert(const uint64_t* keys, const int64_t* rows, size_t n) override {
     uint64_t* key_place = keys_.grow(n);
     int64_t* row_place;

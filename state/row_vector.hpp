@@ -13,10 +13,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <memory>
 #include <stdexcept>
 #include <string>
 #include <utility>
+
+#include "memory.hpp"
 
 namespace dovetail {
 
@@ -99,14 +100,14 @@ class RowVector {
   }
 
   void reallocate(size_t capacity) {
-    std::unique_ptr<T[]> wider(new T[capacity]);
+    Array<T> wider(capacity);
     if (count_) std::memcpy(wider.get(), data(), count_ * sizeof(T));
     buffer_ = std::move(wider);
     capacity_ = capacity;
     head_ = 0;
   }
 
-  std::unique_ptr<T[]> buffer_;
+  Array<T> buffer_;
   size_t capacity_ = 0;
   size_t head_ = 0;
   size_t count_ = 0;
@@ -126,7 +127,7 @@ class Growing {
   T* reserve(size_t n) {
     if (size_ + n > capacity_) {
       const size_t capacity = (size_ + n) * 3 / 2 + 64;
-      std::unique_ptr<T[]> wider(new T[capacity]);
+      Array<T> wider(capacity);
       // All of it, not only what counts: a caller may have written into what it reserved before.
       if (capacity_) std::memcpy(wider.get(), buffer_.get(), capacity_ * sizeof(T));
       buffer_ = std::move(wider);
@@ -135,10 +136,10 @@ class Growing {
     return buffer_.get() + size_;
   }
   void advance(size_t n) { size_ += n; }
-  T* release() { return buffer_.release(); }
+  T* give_away() { return buffer_.give_away(); }  // to be given to release() some day
 
  private:
-  std::unique_ptr<T[]> buffer_;
+  Array<T> buffer_;
   size_t capacity_ = 0;
   size_t size_ = 0;
 };

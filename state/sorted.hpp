@@ -13,21 +13,24 @@
 
 #include <algorithm>
 #include <cmath>
-#include <vector>
 
+#include "entry.hpp"
 #include "store.hpp"
 
 namespace dovetail {
 
 class SortedStore final : public Store {
  public:
-  explicit SortedStore(size_t least_buffer = 1024) : least_buffer_(least_buffer) {}
+  static std::vector<Parameter> parameters() {
+    return {{"buffer", 1024, 1, 1 << 30, "rows that the buffer holds at least before it is merged"}};
+  }
+  explicit SortedStore(const Settings& settings) : least_buffer_(settings.count("buffer")) {}
 
   void insert(const uint64_t* keys, const int64_t* rows, size_t n) override {
     if (n == 0) return;
-    std::vector<Entry> merged;
+    Vector<Entry> merged;
     merged.reserve(buffer_.size() + n);
-    std::vector<Entry> fresh(n);
+    Vector<Entry> fresh(n);
     for (size_t i = 0; i < n; ++i) fresh[i] = {keys[i], rows[i]};
     std::sort(fresh.begin(), fresh.end());
     std::merge(buffer_.begin(), buffer_.end(), fresh.begin(), fresh.end(), std::back_inserter(merged));
@@ -44,7 +47,7 @@ class SortedStore final : public Store {
       found = collect(main_, probes.lo[p], probes.hi[p], row_lo, probes.row_hi[p], found, out);
       found = collect(buffer_, probes.lo[p], probes.hi[p], row_lo, probes.row_hi[p], found, out);
       if (found == 0) continue;
-      put_in_order(out.row.data() + out.row.size(), found);
+      sorter_.sort(out.row.data() + out.row.size(), found);
       out.claim(static_cast<int64_t>(p), found);
       if (out.size() >= limit) return p + 1;
     }
@@ -62,7 +65,7 @@ class SortedStore final : public Store {
 
   size_t size() const override { return rows_.size(); }
   size_t nbytes() const override {
-    return (main_.capacity() + buffer_.capacity()) * sizeof(Entry) + rows_.nbytes() + seen_.capacity() * 8;
+    return (main_.capacity() + buffer_.capacity()) * sizeof(Entry) + rows_.nbytes() + sorter_.nbytes();
   }
 
   void check() const override {
@@ -76,14 +79,6 @@ class SortedStore final : public Store {
   }
 
  private:
-  struct Entry {
-    uint64_t key;
-    int64_t row;
-    bool operator<(const Entry& other) const {
-      return key != other.key ? key < other.key : row < other.row;
-    }
-  };
-
   size_t buffer_limit() const {
     return std::max(least_buffer_, static_cast<size_t>(4 * std::sqrt(static_cast<double>(main_.size()))));
   }
@@ -98,7 +93,7 @@ class SortedStore final : public Store {
   }
 
   void merge_buffer() {
-    std::vector<Entry> merged;
+    Vector<Entry> merged;
     merged.reserve(rows_.size());
     auto a = main_.begin(), b = buffer_.begin();
     while (a != main_.end() || b != buffer_.end()) {
@@ -107,10 +102,10 @@ class SortedStore final : public Store {
       if (entry.row >= bound_) merged.push_back(entry);
     }
     main_.swap(merged);
-    std::vector<Entry>().swap(buffer_);
+    Vector<Entry>().swap(buffer_);
   }
 
-  static size_t collect(const std::vector<Entry>& part, uint64_t lo, uint64_t hi, int64_t row_lo, int64_t row_hi,
+  static size_t collect(const Vector<Entry>& part, uint64_t lo, uint64_t hi, int64_t row_lo, int64_t row_hi,
                         size_t found, Pairs& out) {
     auto at = std::lower_bound(part.begin(), part.end(), lo,
                                [](const Entry& entry, uint64_t key) { return entry.key < key; });
@@ -124,37 +119,11 @@ class SortedStore final : public Store {
     return found;
   }
 
-  // Sorts the rows of one probe. Where they are dense, a bit for each row of their range is faster than comparing.
-  void put_in_order(int64_t* rows, size_t n) {
-    if (n < 64) {
-      std::sort(rows, rows + n);
-      return;
-    }
-    const auto ends = std::minmax_element(rows, rows + n);
-    const int64_t least = *ends.first;
-    const size_t words = static_cast<size_t>(*ends.second - least) / 64 + 1;
-    if (words > n * 4) {
-      std::sort(rows, rows + n);
-      return;
-    }
-    seen_.assign(words, 0);
-    for (size_t i = 0; i < n; ++i) {
-      const auto at = static_cast<size_t>(rows[i] - least);
-      seen_[at / 64] |= uint64_t{1} << (at % 64);
-    }
-    size_t next = 0;
-    for (size_t w = 0; w < words; ++w) {
-      for (uint64_t bits = seen_[w]; bits; bits &= bits - 1) {
-        rows[next++] = least + static_cast<int64_t>(w * 64) + __builtin_ctzll(bits);
-      }
-    }
-  }
-
   const size_t least_buffer_;
-  std::vector<Entry> main_;
-  std::vector<Entry> buffer_;
+  Vector<Entry> main_;
+  Vector<Entry> buffer_;
   RowVector<int64_t> rows_;  // the live rows, ascending: how many there are is known without a merge
-  std::vector<uint64_t> seen_;
+  RowSorter sorter_;
   int64_t bound_ = INT64_MIN;
 };
 

@@ -1,10 +1,10 @@
-"""Window indexes by name, for keys of ordinary types: `make("sorted", "int64")`.
+"""Window indexes by name, for keys of ordinary types: `make("nested", "int64")`.
 
 The joins inside this package speak to the native indexes in 64-bit keys; this is the same thing for people, and
 for the tests that hold every index to one contract.
 """
 
-__all__ = ["Store", "make", "names"]
+__all__ = ["Store", "make", "names", "parameters"]
 
 from collections.abc import Callable
 from typing import Any
@@ -14,23 +14,41 @@ import numpy as np
 from . import _native
 from ._native import keys_of
 
-_NAMES = {
-    "nested": "no index: every row of the range is looked at, eight at a time",
-    "hash": "equality: chains from the newest row to the oldest",
-    "sorted": "ranges: a sorted array and a sorted buffer for the newest rows",
+_KINDS = {
+    name: (summary, ranges, {parameter[0]: parameter[1:] for parameter in parameters})
+    for name, summary, ranges, parameters in _native.kinds()
 }
 
 
 def names() -> dict[str, str]:
     """Return the indexes that there are, each with a line about it.
 
-    >>> sorted(names())
-    ['hash', 'nested', 'sorted']
+    >>> names()["hash"]
+    'equality: chains from the newest row to the oldest'
     """
-    return dict(_NAMES)
+    return {name: summary for name, (summary, _, _) in _KINDS.items()}
 
 
-def make(name: str, dtype: Any, **params: int) -> "Store":
+def parameters(name: str) -> dict[str, str]:
+    """Return what a store lets one choose, each with its meaning, standard value and limits.
+
+    >>> parameters("hash")
+    {'smallest': 'entries of the smallest table (64; from 1 to 1073741824)'}
+    """
+    _, _, known = _kind(name)
+    return {
+        key: f"{meaning} ({standard:.10g}; from {least:.10g} to {most:.10g})"
+        for key, (standard, least, most, meaning) in known.items()
+    }
+
+
+def _kind(name: str) -> tuple[str, bool, dict[str, tuple[float, float, float, str]]]:
+    if name not in _KINDS:
+        raise ValueError(f"there is no store named {name!r}; there are: {', '.join(sorted(_KINDS))}")
+    return _KINDS[name]
+
+
+def make(name: str, dtype: Any, **params: float) -> "Store":
     """Make an empty store.
 
     Parameters
@@ -40,31 +58,32 @@ def make(name: str, dtype: Any, **params: int) -> "Store":
     dtype
         The keys' NumPy type: any integer, float32 or float64, or a `datetime64` with its unit.
     params
-        `limit`: entries of the smallest table (`hash`) or buffer (`sorted`); tests make it tiny.
+        Those that `parameters(name)` tells.
 
     Examples
     --------
-    >>> store = make("sorted", "int64")
-    >>> store.insert([5, 3, 5], 0)
-    >>> probe, row = store.probe([4], [9], [0], [3])
-    >>> row.tolist()
-    [0, 2]
+    >>> store = make("nested", "float64")
+    >>> store.insert([1.0, 2.0, 2.0], 100)
+    >>> store.probe([1.5], [2.0], [0], [200])
+    (array([0, 0]), array([101, 102]))
     """
-    if name not in _NAMES:
-        raise ValueError(f"there is no store named {name!r}; there are: {', '.join(sorted(_NAMES))}")
-    unknown = sorted(set(params) - {"limit"})
-    if unknown:
-        raise ValueError(f"store {name!r} has no parameter {unknown[0]!r}; it has: limit")
-    return Store(_native.Index(name, params.get("limit", 0)), np.dtype(dtype))
+    _, _, known = _kind(name)
+    for key, value in params.items():
+        if key not in known:
+            raise ValueError(f"store {name!r} has no parameter {key!r}; it has: {', '.join(known) or 'none'}")
+        _, least, most, meaning = known[key]
+        if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+            raise ValueError(f"store {name!r}: {key}={value!r} ({meaning}) must be from {least:.10g} to {most:.10g}")
+    return Store(_native.Index(name, params), np.dtype(dtype))
 
 
 def _converter(dtype: np.dtype) -> Callable[[object], np.ndarray]:
     if dtype.kind == "i":
-        return lambda values: np.ascontiguousarray(values, dtype).astype(np.int64)
+        return lambda values: np.ascontiguousarray(values, dtype).astype(np.int64, copy=False)
     if dtype.kind == "u":
-        return lambda values: np.ascontiguousarray(values, dtype).astype(np.uint64)
+        return lambda values: np.ascontiguousarray(values, dtype).astype(np.uint64, copy=False)
     if dtype.kind == "f" and dtype.itemsize in (4, 8):
-        return lambda values: np.ascontiguousarray(values, dtype).astype(np.float64)
+        return lambda values: np.ascontiguousarray(values, dtype).astype(np.float64, copy=False)
     if dtype.kind == "M":
         return lambda values: np.ascontiguousarray(values, dtype).view(np.int64)
     raise ValueError(f"keys are integers, float32, float64 or datetime64, not {dtype}")
@@ -86,6 +105,9 @@ class Store:
 
         All must be above every row inserted before; NaN (and NaT) has no place in an order and is refused.
         """
+        self._add(self._index.insert, keys, rows)
+
+    def _add(self, how: Callable[[np.ndarray, np.ndarray], None], keys: object, rows: object) -> None:
         values = self._convert(keys)
         where = (
             np.arange(rows, rows + len(values), dtype=np.int64)
@@ -102,10 +124,14 @@ class Store:
             raise ValueError("rows must ascend")
         if self._next_row is not None and where[0] < self._next_row:
             raise ValueError(f"row {where[0]} is not above row {self._next_row - 1}, which was inserted before")
-        self._index.insert(keys_of(values), where)
+        how(keys_of(values), where)
         self._next_row = int(where[-1]) + 1
 
-    build = insert
+    def build(self, keys: object, rows: object) -> None:
+        """Add all rows of a window at once, to an empty store."""
+        if self._next_row is not None:
+            raise ValueError("build needs an empty store; insert adds to one")
+        self._add(self._index.build, keys, rows)
 
     def probe(self, lo: object, hi: object, row_lo: object, row_hi: object) -> tuple[np.ndarray, np.ndarray]:
         """Find, for each probe, the rows in [row_lo, row_hi) with a key in [lo, hi].
@@ -143,8 +169,8 @@ class Store:
         self._index.check()
 
     def statistics(self) -> dict[str, object]:
-        """Return what there is to know: name, rows, bytes."""
-        return {"name": self.name, "rows": len(self), "bytes": self.nbytes}
+        """Return what there is to know: name, rows, bytes, and counts of the structure's own."""
+        return {"name": self.name, "rows": len(self), "bytes": self.nbytes, **self._index.statistics()}
 
     def _missing(self, values: np.ndarray) -> np.ndarray:
         if values.dtype == np.float64:

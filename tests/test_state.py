@@ -1,131 +1,12 @@
-"""Windows and their indexes: one contract that every store keeps, against a list; the log; the native helpers.
-
-Limits are made tiny, so that tables of four entries grow and shrink and buffers of two are merged.
-"""
+"""The log of a window, and the native scan. Indexes are tested in test_stores.py."""
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from dovetail import state
 from dovetail.batch import take_rows
 from dovetail.state import WindowLog, _native
 from dovetail.state.log import FAN_IN, SMALL
-
-STORES = [(name, limit) for name in state.names() for limit in (0, 4)]
-DTYPES = [
-    "int8",
-    "int16",
-    "int32",
-    "int64",
-    "uint8",
-    "uint16",
-    "uint32",
-    "uint64",
-    "float32",
-    "float64",
-    "M8[us]",
-    "M8[D]",
-]
-
-
-class Obvious:
-    """The slow store: a list, and loops over it."""
-
-    def __init__(self):
-        self.entries = []
-
-    def insert(self, keys, rows):
-        self.entries += zip(keys, rows, strict=True)
-
-    def expire(self, before):
-        self.entries = [(key, row) for key, row in self.entries if row >= before]
-
-    def probe(self, lo, hi, row_lo, row_hi):
-        return [
-            (p, row)
-            for p, (a, b, c, d) in enumerate(zip(lo, hi, row_lo, row_hi, strict=True))
-            for key, row in self.entries
-            if a <= key <= b and c <= row < d
-        ]
-
-
-def some_keys(rng, dtype, n, spread):
-    values = rng.integers(0, spread, n)
-    if np.dtype(dtype).kind == "f":
-        return np.array([-np.inf, -0.0, 0.0, np.inf, 1.5, *range(spread)])[values % (spread + 5)].astype(dtype)
-    if np.dtype(dtype).kind == "M":
-        return (values - spread // 2).astype("i8").view(dtype)
-    info = np.iinfo(dtype)
-    edges = np.array([info.min, info.min + 1, info.max - 1, info.max], dtype)
-    return np.where(rng.random(n) < 0.1, edges[values % 4], values.astype(dtype))
-
-
-@pytest.mark.parametrize(("name", "limit"), STORES)
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_every_store_answers_as_a_list_does(name, limit, dtype):
-    rng = np.random.default_rng([len(name), limit, len(dtype)])
-    store, obvious = state.make(name, dtype, **({"limit": limit} if limit else {})), Obvious()
-    bound = newest = 0
-    for step in range(60):
-        spread = 6 if step % 3 else 60
-        n = int(rng.choice([0, 1, 2, 7, 40, 300 if step == 30 else 3]))
-        rows = newest + np.cumsum(rng.integers(1, 3, n))
-        keys = some_keys(rng, dtype, n, spread)
-        newest = int(rows[-1]) if n else newest
-        store.insert(keys, rows)
-        obvious.insert(keys, rows)
-        store.check()
-        q = 12
-        lo = some_keys(rng, dtype, q, spread)
-        hi = lo if name == "hash" else some_keys(rng, dtype, q, spread)
-        row_lo, row_hi = rng.integers(bound, newest + 3, (2, q))
-        probe, row = store.probe(lo, hi, row_lo, row_hi)
-        assert list(zip(probe.tolist(), row.tolist(), strict=True)) == obvious.probe(lo, hi, row_lo, row_hi)
-        if rng.random() < 0.5:
-            bound = max(bound, newest - int(rng.choice([0, 5, 50])))
-            store.expire(bound)
-            obvious.expire(bound)
-            store.check()
-        assert len(store) == len(obvious.entries)
-
-
-@pytest.mark.parametrize(("name", "limit"), STORES)
-def test_memory_follows_the_window_down(name, limit):
-    store = state.make(name, "int64", **({"limit": limit} if limit else {}))
-    rng, row = np.random.default_rng(1), 0
-    for width in (100_000, 100, 100_000, 100):
-        for _ in range(12):
-            store.insert(rng.integers(0, 10**9, width), row)
-            row += width
-            store.expire(row - width)
-        assert len(store) == width
-        assert store.nbytes < 150 * width + 64_000, (width, store.nbytes)
-    store.check()
-
-
-@pytest.mark.parametrize("name", state.names())
-def test_a_probe_that_reaches_its_limit_says_where_to_go_on(name):
-    index = _native.Index(name, 0)
-    index.insert(_native.keys_of(np.zeros(10, np.int64)), np.arange(10))
-    key = _native.keys_of(np.zeros(5, np.int64))
-    lo, hi = np.zeros(5, np.int64), np.full(5, 10)
-    at, found = 0, []
-    while at < 5:
-        probe, row, upto = index.probe(key, key, lo, hi, at, 5, 15)
-        assert len(row) == 10 * (upto - at) <= 20
-        found, at = found + probe.tolist(), upto
-    assert found == [p for p in range(5) for _ in range(10)]
-
-
-def test_dense_finds_of_a_sorted_store_come_in_the_order_of_rows():
-    rng = np.random.default_rng(3)
-    store = state.make("sorted", "int64", limit=16)
-    keys = rng.integers(0, 1000, 5000)
-    store.insert(keys, 0)
-    for low, high in ((0, 999), (0, 500), (100, 130), (7, 7)):
-        _, row = store.probe([low], [high], [0], [5000])
-        assert row.tolist() == np.flatnonzero((keys >= low) & (keys <= high)).tolist()
 
 
 @pytest.mark.parametrize("portable", [False, True])
@@ -154,55 +35,6 @@ def test_the_scan_is_the_same_with_and_without_vector_code(portable, columns):
     ]
     assert upto == q
     assert list(zip(probe.tolist(), row.tolist(), strict=True)) == inside
-
-
-def test_keys_keep_the_order_of_values():
-    for values in (
-        np.array([-(2**63), -1, 0, 1, 2**63 - 1]),
-        np.array([0, 1, 2**63, 2**64 - 1], np.uint64),
-        np.array([-np.inf, -1e308, -5e-324, 0.0, 5e-324, 1.0, np.inf]),
-    ):
-        keys = _native.keys_of(values)
-        assert (keys[1:] > keys[:-1]).all()
-    zeros = _native.keys_of(np.array([-0.0, 0.0]))
-    assert zeros[0] == zeros[1]
-    with pytest.raises(TypeError, match="keys are int64, uint64 or float64, not int32"):
-        _native.keys_of(np.zeros(1, np.int32))
-
-
-def test_what_a_store_refuses():
-    with pytest.raises(ValueError, match="there is no store named 'tree'; there are: hash, nested, sorted"):
-        state.make("tree", "int64")
-    with pytest.raises(ValueError, match="store 'hash' has no parameter 'size'; it has: limit"):
-        state.make("hash", "int64", size=3)
-    with pytest.raises(ValueError, match="keys are integers, float32, float64 or datetime64, not <U3"):
-        state.make("hash", "U3")
-    with pytest.raises(ValueError, match="there is no index named 'tree'"):
-        _native.Index("tree")
-    store = state.make("nested", "float64")
-    with pytest.raises(ValueError, match="NaN and NaT cannot be stored"):
-        store.insert([1.0, np.nan], 0)
-    with pytest.raises(ValueError, match="1 keys for 2 rows"):
-        store.insert([1.0], [1, 2])
-    with pytest.raises(ValueError, match="rows must ascend"):
-        store.insert([1.0, 2.0], [2, 1])
-    store.insert([1.0, 2.0], 5)
-    with pytest.raises(ValueError, match="row 6 is not above row 6, which was inserted before"):
-        store.insert([3.0], 6)
-    assert store.probe([np.nan, 2.0, 0.0], [9.0, 1.0, 9.0], [0] * 3, [9] * 3)[1].tolist() == [5, 6]
-    store.expire(6)
-    assert store.probe([0.0], [9.0], [0], [9])[1].tolist() == [6]
-    with pytest.raises(ValueError, match="the bound cannot fall from 6 to 5"):
-        store.expire(5)
-    assert store.statistics() == {"name": "nested", "rows": 1, "bytes": store.nbytes}
-    with pytest.raises(ValueError, match="NaN and NaT cannot be stored"):
-        state.make("nested", "M8[us]").insert(np.array(["NaT"], "M8[us]"), 0)
-    index = _native.Index("hash", 0)
-    index.insert(np.zeros(1, np.uint64), np.zeros(1, np.int64))
-    with pytest.raises(RuntimeError, match="hash: a probe is one key, not a range"):
-        index.probe(np.zeros(1, np.uint64), np.ones(1, np.uint64), np.zeros(1, np.int64), np.ones(1, np.int64), 0, 1, 9)
-    with pytest.raises(ValueError, match="insert: lengths 1 and 2 differ"):
-        index.insert(np.zeros(1, np.uint64), np.zeros(2, np.int64))
 
 
 # The log ----------------------------------------------------------------------------------------------------------

@@ -1,0 +1,28 @@
+#include "catalog.hpp"
+
+#include "hash.hpp"
+#include "nested.hpp"
+#include "sorted.hpp"
+
+namespace dovetail {
+namespace {
+
+template <typename S>
+Kind kind(const char* name, const char* summary, bool ranges = true) {
+  return {name, summary, ranges, S::parameters(), [](const Settings& settings) -> std::unique_ptr<Store> {
+            return std::make_unique<S>(settings);
+          }};
+}
+
+}  // namespace
+
+const std::vector<Kind>& kinds() {
+  static const std::vector<Kind> all = {
+      kind<NestedStore>("nested", "no index: every row of the range is looked at, eight at a time"),
+      kind<HashStore>("hash", "equality: chains from the newest row to the oldest", false),
+      kind<SortedStore>("sorted", "ranges: a sorted array and a sorted buffer for the newest rows"),
+  };
+  return all;
+}
+
+}  // namespace dovetail
