@@ -33,7 +33,8 @@ class Work(ctypes.Structure):
 
 class Outcome(ctypes.Structure):
     _fields_ = [
-        ("seconds", ctypes.c_double), ("pairs", ctypes.c_int64), ("checksum", ctypes.c_int64), ("bytes", ctypes.c_int64),
+        ("seconds", ctypes.c_double), ("pairs", ctypes.c_int64), ("checksum", ctypes.c_int64),
+        ("bytes", ctypes.c_int64),
     ]  # fmt: skip
 
 
@@ -43,8 +44,17 @@ def library():
     sources = [HERE / "reference.cc", *sorted((ROOT / "state").glob("*.cc"))]
     newest = max(p.stat().st_mtime for p in [*sources, *(ROOT / "state").glob("*.hpp")])
     if not to.exists() or to.stat().st_mtime < newest:
-        command = ["g++", "-std=c++17", "-O3", "-DNDEBUG", "-shared", "-fPIC", f"-I{ROOT / 'state'}",
-                   *map(str, sources), "-labsl_throw_delegate", "-labsl_raw_logging_internal", "-o", str(to)]  # fmt: skip
+        command = [
+            "g++",
+            "-std=c++17",
+            "-O3",
+            "-DNDEBUG",
+            "-shared",
+            "-fPIC",
+            f"-I{ROOT / 'state'}",
+            *map(str, sources),
+        ]
+        command += ["-labsl_throw_delegate", "-labsl_raw_logging_internal", "-o", str(to)]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             sys.exit(f"{done.stderr}\nThe benchmark needs Abseil: apt-get install libabsl-dev")
@@ -187,9 +197,8 @@ def quick(names, w, kind, dtype, rounds):
     print(f"  {'absl':<32} {unit:8.2f} M tuples/s   {expected / load.tuples:.2f} matches")
     for key, values in rates.items():
         if key != "absl":
-            print(
-                f"  {' '.join(key):<32} {statistics.median(values):8.2f} M tuples/s   {statistics.median(values) / unit:6.2f} × absl"
-            )
+            rate = statistics.median(values)
+            print(f"  {' '.join(key):<32} {rate:8.2f} M tuples/s   {rate / unit:6.2f} × absl")
     print(f"  bytes a tuple: {size:.1f}")
 
 
