@@ -75,6 +75,11 @@ cdef extern from "store.hpp" namespace "dovetail" nogil:
         Settings(vector[Parameter] parameters, const vector[pair[string, double]]& given)
 
 
+cdef extern from "cpu.hpp" namespace "dovetail" nogil:
+    const char* c_instructions "dovetail::instructions"()
+    cbool c_force_portable "dovetail::force_portable"(cbool portable)
+
+
 cdef extern from "catalog.hpp" namespace "dovetail" nogil:
     cdef cppclass Kind:
         const char* name
@@ -98,8 +103,6 @@ cdef extern from "scan.hpp" namespace "dovetail" nogil:
         uint64_t lo
         uint64_t hi
     size_t scan(const KeyRange* ranges, size_t columns, size_t n, int64_t first, int64_t* out)
-    const char* c_scan_instructions "dovetail::scan_instructions"()
-    cbool c_force_portable_scan "dovetail::force_portable_scan"(cbool portable)
 
 
 cdef extern from "sequence.hpp" namespace "dovetail" nogil:
@@ -649,14 +652,14 @@ def merge_halves(const int64_t[::1] left_probe, const int64_t[::1] left_row, con
     return out_left, out_right, later
 
 
-def scan_instructions():
+def instructions():
     """'avx512' or 'portable': what the scan runs on here."""
-    return c_scan_instructions().decode()
+    return c_instructions().decode()
 
 
-def force_portable_scan(bint portable):
+def force_portable(bint portable):
     """Use the portable scan (to test and to measure it); return what was forced before."""
-    return c_force_portable_scan(portable)
+    return c_force_portable(portable)
 
 
 # Rows out of batches ------------------------------------------------------------------------------------------

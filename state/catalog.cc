@@ -1,5 +1,6 @@
 #include "catalog.hpp"
 
+#include "carousel.hpp"
 #include "hash.hpp"
 #include "nested.hpp"
 #include "sorted.hpp"
@@ -18,6 +19,7 @@ Kind kind(const char* name, const char* summary, bool ranges = true) {
 
 const std::vector<Kind>& kinds() {
   static const std::vector<Kind> all = {
+      kind<CarouselStore>("carousel", "ranges: rings of slots that forget what has expired, under a computed directory"),
       kind<NestedStore>("nested", "no index: every row of the range is looked at, eight at a time"),
       kind<HashStore>("hash", "equality: chains from the newest row to the oldest", false),
       kind<SortedStore>("sorted", "ranges: a sorted array and a sorted buffer for the newest rows"),

@@ -67,11 +67,8 @@ class RowLog {
 
   // `near` is a position at or below the answer, such as the answer to a lower row.
   int64_t position_of(int64_t row, int64_t near) const {
-    if (consecutive_) {
-      // Compared, not subtracted: a row may be any number.
-      if (begin_ == end_ || row <= begin_ + offset_) return begin_;
-      return row > end_ - 1 + offset_ ? end_ : row - offset_;
-    }
+    // Clamped, then subtracted: a row may be any number.
+    if (consecutive_) return std::min(std::max(row, begin_ + offset_), end_ + offset_) - offset_;
     int64_t step = 1, lo = std::max(near, begin_), hi = lo;
     while (hi < end_ && row_at(hi) < row) {
       lo = hi + 1;

@@ -2,8 +2,9 @@
 // are worth 4 to 6 times one.
 #include "scan.hpp"
 
-#if defined(__x86_64__) && defined(__GNUC__)
-#define DOVETAIL_AVX512 1
+#include "cpu.hpp"
+
+#ifdef DOVETAIL_AVX512
 #include <immintrin.h>
 #endif
 
@@ -36,8 +37,6 @@ size_t scan_portable(const KeyRange* ranges, size_t columns, size_t n, int64_t f
 }
 
 #ifdef DOVETAIL_AVX512
-#define DOVETAIL_TARGET __attribute__((target("avx512f,popcnt")))
-
 struct Lanes {
   __m512i lo;
   __m512i span;
@@ -83,32 +82,13 @@ DOVETAIL_TARGET size_t scan_avx512(const KeyRange* ranges, size_t columns, size_
 }
 #endif
 
-bool has_avx512() {
-#ifdef DOVETAIL_AVX512
-  static const bool has = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("popcnt");
-  return has;
-#else
-  return false;
-#endif
-}
-
-bool forced_portable = false;
-
 }  // namespace
 
 size_t scan(const KeyRange* ranges, size_t columns, size_t n, int64_t first, int64_t* out) {
 #ifdef DOVETAIL_AVX512
-  if (has_avx512() && !forced_portable) return scan_avx512(ranges, columns, n, first, out);
+  if (use_avx512()) return scan_avx512(ranges, columns, n, first, out);
 #endif
   return scan_portable(ranges, columns, n, first, out);
-}
-
-const char* scan_instructions() { return has_avx512() && !forced_portable ? "avx512" : "portable"; }
-
-bool force_portable_scan(bool portable) {
-  const bool before = forced_portable;
-  forced_portable = portable;
-  return before;
 }
 
 }  // namespace dovetail

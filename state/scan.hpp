@@ -18,10 +18,4 @@ struct KeyRange {
 // room for n + 8 values: vector code stores whole registers. Returns how many there are.
 size_t scan(const KeyRange* ranges, size_t columns, size_t n, int64_t first, int64_t* out);
 
-// The instruction set that scan() uses on this machine: "avx512" or "portable".
-const char* scan_instructions();
-
-// Forces the portable code (for tests and for measuring); returns what was forced before.
-bool force_portable_scan(bool portable);
-
 }  // namespace dovetail

@@ -17,16 +17,16 @@ def test_the_scan_is_the_same_with_and_without_vector_code(portable, columns):
     keys = [_native.RowKeys() for _ in range(columns)]
     for key, column in zip(keys, values, strict=True):
         key.append(column)
-    before = _native.force_portable_scan(portable)
+    before = _native.force_portable(portable)
     try:
         if portable:
-            assert _native.scan_instructions() == "portable"
+            assert _native.instructions() == "portable"
         q = 200
         row_lo, row_hi = rng.integers(0, 501, (2, q))
         lo, hi = rng.integers(0, 20, (2, columns, q)).astype(np.uint64)
         probe, row, upto = _native.scan_rows(keys, list(lo), list(hi), row_lo, row_hi, 0, q, 2**40)
     finally:
-        _native.force_portable_scan(before)
+        _native.force_portable(before)
     inside = [
         (p, r)
         for p in range(q)

@@ -301,7 +301,7 @@ BENCHES = [sequencer, filter_select, nested, push, gather, memory]
 def main(names):
     print(
         f"dovetail {dt.__version__}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.2f}, "
-        f"scan on {_native.scan_instructions()}"
+        f"scan on {_native.instructions()}"
     )
     for bench in BENCHES:
         if not names or bench.__name__ in names:

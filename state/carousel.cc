@@ -1,0 +1,1032 @@
+#include "carousel.hpp"
+
+#include <cmath>
+
+#ifdef DOVETAIL_AVX512
+#include <immintrin.h>
+// GCC 12 takes the don't-care operands of its own intrinsics for uninitialised variables.
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#endif
+
+namespace dovetail {
+namespace {
+
+constexpr size_t kGroup = 16;      // places computed ahead: enough misses in flight to hide one of them
+constexpr int kRows = 12;          // rows a bucket is given at most when it is built
+constexpr int kMostRows = 60;      // and rows of one bucket that make its segment be cut
+constexpr int kMostOverflows = 2;  // buckets in a chain besides the first
+constexpr size_t kLeastRun = 24;   // ascending rows that are worth a run
+constexpr int kMostOrder = BucketPool::kOrders - 1;
+
+int bit_width(size_t value) {
+  int width = 0;
+  for (; value; value >>= 1) ++width;
+  return width;
+}
+
+struct Portable {
+  static Match match(const Bucket& bucket, uint16_t from, uint16_t to, uint32_t first, uint32_t count) {
+    return match_portable(bucket, from, to, first, count);
+  }
+  // Writes how far behind `first` each of these slots is; `out` has room for 32.
+  static size_t store(const Bucket& bucket, uint32_t slots, uint32_t first, uint32_t* out) {
+    size_t n = 0;
+    for (; slots; slots &= slots - 1) out[n++] = bucket.position[__builtin_ctz(slots)] - first;
+    return n;
+  }
+  static size_t give(const Bucket& bucket, uint32_t slots, uint32_t first, int64_t first_row, int64_t probe,
+                     int64_t* rows, int64_t* probes) {
+    const uint32_t before = slots & ((uint32_t{1} << bucket.cursor) - 1);
+    size_t n = 0;
+    for (uint32_t part : {slots ^ before, before}) {
+      for (; part; part &= part - 1, ++n) {
+        rows[n] = first_row + (bucket.position[__builtin_ctz(part)] - first);
+        probes[n] = probe;
+      }
+    }
+    return n;
+  }
+};
+
+#ifdef DOVETAIL_AVX512
+// Reads whole registers, but never past the bucket: lanes of the next one would fetch its line.
+struct Avx512 {
+  DOVETAIL_TARGET static inline Match match(const Bucket& bucket, uint16_t from, uint16_t to, uint32_t first,
+                                            uint32_t count) {
+    const __m512i fractions = _mm512_loadu_si512(&bucket);  // lanes 4 to 23
+    const __m512i low = _mm512_set1_epi16(static_cast<int16_t>(from));
+    const __m512i high = _mm512_set1_epi16(static_cast<int16_t>(to));
+    const uint32_t inside = _mm512_cmpge_epu16_mask(fractions, low) & _mm512_cmple_epu16_mask(fractions, high);
+    const uint32_t ends = _mm512_cmpeq_epi16_mask(fractions, low) | _mm512_cmpeq_epi16_mask(fractions, high);
+    const auto start = static_cast<int>(first), most = static_cast<int>(count);
+    const uint32_t rows = _mm512_cmplt_epu32_mask(lower(bucket, start), _mm512_set1_epi32(most)) |
+                          static_cast<uint32_t>(_mm_cmplt_epu32_mask(upper(bucket, start), _mm_set1_epi32(most))) << 16;
+    const uint32_t found = (inside >> 4) & rows;
+    return {found, found & (ends >> 4)};
+  }
+  DOVETAIL_TARGET static inline size_t store(const Bucket& bucket, uint32_t slots, uint32_t first, uint32_t* out) {
+    const auto start = static_cast<int>(first);
+    const auto low = static_cast<__mmask16>(slots);
+    const auto high = static_cast<__mmask8>(slots >> 16);
+    const auto n = static_cast<size_t>(__builtin_popcount(low));
+    _mm512_storeu_si512(out, _mm512_maskz_compress_epi32(low, lower(bucket, start)));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out + n), _mm_maskz_compress_epi32(high, upper(bucket, start)));
+    return n + static_cast<size_t>(__builtin_popcount(high));
+  }
+
+  // Writes the rows of these slots in the order of arrival, and the probe beside each; `rows` and `probes` have room for
+  // 16, the most that there may be. In a ring the slots from the cursor on are the oldest: what is found in the order
+  // of slots is turned around by as many as stand before the cursor.
+  DOVETAIL_TARGET static inline size_t give(const Bucket& bucket, uint32_t slots, uint32_t first, int64_t first_row,
+                                            int64_t probe, int64_t* rows, int64_t* probes) {
+    const auto start = static_cast<int>(first);
+    const auto low = static_cast<__mmask16>(slots);
+    const auto n_low = __builtin_popcount(low), n = __builtin_popcount(slots);
+    const auto turned = __builtin_popcount(slots & ((uint32_t{1} << bucket.cursor) - 1));
+    const __m128i last = _mm_maskz_compress_epi32(static_cast<__mmask8>(slots >> 16), upper(bucket, start));
+    const __m512i found = _mm512_mask_expand_epi32(_mm512_maskz_compress_epi32(low, lower(bucket, start)),
+                                                   static_cast<__mmask16>(uint32_t{0xffff} << n_low),
+                                                   _mm512_zextsi128_si512(last));
+    const __m512i lanes = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+    const __m512i from = _mm512_add_epi32(lanes, _mm512_set1_epi32(turned)), all = _mm512_set1_epi32(n);
+    const __m512i around = _mm512_mask_sub_epi32(from, _mm512_cmpge_epi32_mask(from, all), from, all);
+    const __m512i ordered = _mm512_permutexvar_epi32(around, found);
+    const __m512i base = _mm512_set1_epi64(first_row), p = _mm512_set1_epi64(probe);
+    _mm512_storeu_si512(rows, _mm512_add_epi64(base, _mm512_cvtepu32_epi64(_mm512_castsi512_si256(ordered))));
+    _mm512_storeu_si512(probes, p);
+    if (n > 8) {
+      const __m256i more = _mm512_extracti64x4_epi64(ordered, 1);
+      _mm512_storeu_si512(rows + 8, _mm512_add_epi64(base, _mm512_cvtepu32_epi64(more)));
+      _mm512_storeu_si512(probes + 8, p);
+    }
+    return static_cast<size_t>(n);
+  }
+
+ private:
+  // How far behind `start` the first 16 positions, and the last 4, are.
+  DOVETAIL_TARGET static inline __m512i lower(const Bucket& bucket, int start) {
+    return _mm512_sub_epi32(_mm512_loadu_si512(bucket.position), _mm512_set1_epi32(start));
+  }
+  DOVETAIL_TARGET static inline __m128i upper(const Bucket& bucket, int start) {
+    const __m128i four = _mm_loadu_si128(reinterpret_cast<const __m128i*>(bucket.position + 16));
+    return _mm_sub_epi32(four, _mm_set1_epi32(start));
+  }
+};
+#endif
+
+}  // namespace
+
+Line Line::through(uint64_t first, uint64_t last, uint64_t cells) {
+  Line line;
+  line.base = first;
+  line.span = last - first;
+  if (line.span == 0 || cells <= 1) return line;
+  line.shift = __builtin_clzll(line.span);
+  // The greatest scale with (span << shift) * scale < cells << 64.
+  __extension__ typedef unsigned __int128 Wide;
+  line.scale = static_cast<uint64_t>(((static_cast<Wide>(cells) << 64) - 1) / (line.span << line.shift));
+  return line;
+}
+
+// What a segment is built of: entries [begin, end), sorted by key.
+struct CarouselStore::Piece {
+  size_t begin, end;
+  Line line;
+  int order;
+  bool run;
+};
+
+struct CarouselStore::Staged {
+  size_t p;
+  size_t at;  // the segment of the lower end
+  const Bucket *first, *last;
+  uint16_t from, to;
+  bool simple;  // buckets first to last of one segment are all there is
+  uint32_t start, count;  // positions
+  int64_t position;       // `start` in full
+};
+
+CarouselStore::Index::~Index() {
+  for (Segment* segment : segments) {
+    segment->~Segment();
+    release(segment);
+  }
+}
+
+std::vector<Parameter> CarouselStore::parameters() {
+  return {{"segment", 2560, 8, 2560, "rows a segment is built with"},
+          {"run", 65536, 8, 1 << 30, "rows of a run of ascending keys, after which another begins"},
+          {"renewal", 2147483648.0, 64, 2147483648.0, "rows after which everything is built anew"}};
+}
+
+CarouselStore::CarouselStore(const Settings& settings)
+    : segment_rows_(settings.count("segment")),
+      run_rows_(settings.count("run")),
+      renewal_(static_cast<int64_t>(settings["renewal"])) {
+  rebuild_all();
+}
+
+// Building ---------------------------------------------------------------------------------------------------------
+
+// Appends the live rows of a segment, sorted.
+void CarouselStore::collect(const Segment& segment, Vector<Entry>& entries) const {
+  const size_t begin = entries.size();
+  if (segment.run) {
+    const Run& run = *segment.run;
+    for (size_t i = run.head; i < run.positions.size(); ++i) {
+      if (live(run.positions[i])) entries.push_back({0, whole(run.positions[i])});
+    }
+  }
+  const size_t buckets = segment.run ? 0 : size_t{1} << segment.order;
+  Vector<size_t> ends;
+  ends.reserve(buckets);
+  for (size_t b = 0; b < buckets; ++b) {
+    for (const Bucket* bucket = segment.buckets + b;; bucket = index_->pool.at(bucket->overflow)) {
+      for (const uint32_t position : bucket->position) {
+        if (live(position)) entries.push_back({0, whole(position)});
+      }
+      if (!bucket->overflow) break;
+    }
+    ends.push_back(entries.size());
+  }
+  for (size_t i = begin; i < entries.size(); ++i) {
+    if (i + kGroup < entries.size()) __builtin_prefetch(keys_.place(entries[i + kGroup].row));
+    entries[i].key = keys_[entries[i].row];
+  }
+  size_t from = begin;
+  for (const size_t end : ends) {
+    if (end - from > 32) {
+      std::sort(entries.begin() + static_cast<std::ptrdiff_t>(from), entries.begin() + static_cast<std::ptrdiff_t>(end));
+    } else {
+      for (size_t i = from + 1; i < end; ++i) {
+        const Entry entry = entries[i];
+        size_t at = i;
+        for (; at > from && entry < entries[at - 1]; --at) entries[at] = entries[at - 1];
+        entries[at] = entry;
+      }
+    }
+    from = end;
+  }
+}
+
+size_t CarouselStore::live_rows(const Segment& segment) const {
+  size_t count = 0;
+  for (size_t b = 0; b < (segment.run ? 0 : size_t{1} << segment.order); ++b) {
+    for (const Bucket* bucket = segment.buckets + b;; bucket = index_->pool.at(bucket->overflow)) {
+      for (const uint32_t position : bucket->position) count += live(position);
+      if (!bucket->overflow) break;
+    }
+  }
+  return count;
+}
+
+// Cuts sorted entries into pieces that a line fits, or that are runs. `reach`: how the line of the first or the last
+// piece goes on: -1 below the least key, 1 above the greatest, 0 neither.
+void CarouselStore::cut(const Entry* entries, size_t n, int reach, Vector<Piece>& pieces) const {
+  struct Task {
+    size_t begin, end;
+    int reach;
+  };
+  Vector<Task> tasks;
+  if (n) tasks.push_back({0, n, reach});
+  Vector<uint16_t> loads;
+  while (!tasks.empty()) {
+    const Task task = tasks.back();
+    tasks.pop_back();
+    const size_t begin = task.begin, end = task.end, rows = end - begin;
+    const uint64_t least = entries[begin].key, most = entries[end - 1].key;
+    // The boundary between keys that is nearest to a place; `begin` if there is none.
+    const auto boundary = [&](size_t near) {
+      const uint64_t key = entries[near].key;
+      const auto less = [](const Entry& entry, uint64_t k) { return entry.key < k; };
+      const auto greater = [](uint64_t k, const Entry& entry) { return k < entry.key; };
+      const auto low = static_cast<size_t>(std::lower_bound(entries + begin, entries + near, key, less) - entries);
+      const auto high = static_cast<size_t>(std::upper_bound(entries + near, entries + end, key, greater) - entries);
+      if (low > begin && (high == end || near - low <= high - near)) return low;
+      return high < end ? high : begin;
+    };
+    const auto split = [&](size_t at) {  // the upper part is done last
+      tasks.push_back({at, end, task.reach > 0 ? 1 : 0});
+      tasks.push_back({begin, at, task.reach < 0 ? -1 : 0});
+    };
+    bool ascends = rows >= kLeastRun;
+    for (size_t i = begin + 1; ascends && i < end; ++i) ascends = entries[i - 1].row < entries[i].row;
+    if (ascends) {
+      const size_t at = rows > run_rows_ && least != most ? boundary(begin + run_rows_) : begin;
+      if (at > begin) {
+        split(at);
+      } else {
+        pieces.push_back({begin, end, Line(), 0, true});
+      }
+      continue;
+    }
+    // Where the line reaches out it has room for as many rows again.
+    const size_t wanted = task.reach && segment_rows_ > 16 ? segment_rows_ / 2 : segment_rows_;
+    if (rows > wanted + wanted / 2) {
+      const size_t parts = (rows + wanted / 2) / wanted;
+      const size_t at = boundary(begin + (task.reach < 0 ? rows / parts : rows - rows / parts));
+      if (at > begin) {
+        split(at);
+        continue;
+      }
+    }
+    Piece piece{begin, end, Line(), 0, false};
+    while (piece.order < kMostOrder && (rows + kRows - 1) / kRows > (size_t{1} << piece.order)) ++piece.order;
+    const uint64_t span = most - least;
+    uint64_t first = least, last = most;
+    if (task.reach && piece.order < kMostOrder) {
+      ++piece.order;
+      if (task.reach > 0) last = most > UINT64_MAX - span ? UINT64_MAX : most + span;
+      if (task.reach < 0) first = least < span ? 0 : least - span;
+    }
+    piece.line = Line::through(first, last, uint64_t{1} << (piece.order + 16));
+    loads.assign(size_t{1} << piece.order, 0);
+    for (size_t i = begin; i < end; ++i) ++loads[static_cast<size_t>(piece.line(entries[i].key) >> 16)];
+    size_t fullest = 0, spilled = 0;
+    for (const uint16_t load : loads) {
+      fullest = std::max<size_t>(fullest, load);
+      spilled += load > Bucket::kSlots ? load - Bucket::kSlots : 0;
+    }
+    const bool fits = fullest <= kMostRows && spilled * 8 <= rows;
+    const size_t at = fits ? begin : boundary(begin + rows / 2);
+    if (at > begin) {
+      split(at);
+    } else {
+      pieces.push_back(piece);
+    }
+  }
+}
+
+// Makes a segment of entries scratch_[piece.begin, piece.end). Strong guarantee.
+CarouselStore::Segment* CarouselStore::make(const Piece& piece, BucketPool& pool) const {
+  const Entry* entries = scratch_.data();
+  auto* segment = new (allocate(sizeof(Segment))) Segment;
+  segment->line = piece.line;
+  segment->order = static_cast<uint8_t>(piece.order);
+  try {
+    for (size_t i = piece.begin; i < piece.end; ++i) {
+      const auto position = static_cast<uint32_t>(entries[i].row);
+      if (i == piece.begin || static_cast<int32_t>(position - segment->newest) > 0) segment->newest = position;
+    }
+    if (piece.run) {
+      segment->run = std::make_unique<Run>();
+      segment->run->positions.reserve((piece.end - piece.begin) * 5 / 4);
+      for (size_t i = piece.begin; i < piece.end; ++i) {
+        segment->run->positions.push_back(static_cast<uint32_t>(entries[i].row));
+      }
+      segment->run->last = piece.end > piece.begin ? entries[piece.end - 1].key : 0;
+      return segment;
+    }
+    const size_t buckets = size_t{1} << piece.order;
+    segment->number = pool.take(piece.order);
+    segment->buckets = pool.at(segment->number);
+    for (size_t b = 0; b < buckets; ++b) segment->buckets[b].clear(dead());
+    Vector<Entry> group;
+    for (size_t i = piece.begin; i < piece.end;) {
+      const uint64_t b = piece.line(entries[i].key) >> 16;
+      group.clear();
+      for (; i < piece.end && piece.line(entries[i].key) >> 16 == b; ++i) {
+        group.push_back({piece.line(entries[i].key), entries[i].row});
+      }
+      std::sort(group.begin(), group.end(), [](const Entry& x, const Entry& y) { return x.row < y.row; });
+      Bucket* bucket = segment->buckets + b;
+      for (size_t g = 0; g < group.size(); ++g) {
+        if (g && g % Bucket::kSlots == 0) {
+          const uint32_t number = pool.take(0);
+          pool.at(number)->clear(dead());
+          bucket->overflow = number;
+          bucket = pool.at(number);
+          ++segment->overflows;
+        }
+        bucket->write(static_cast<uint16_t>(group[g].key), static_cast<uint32_t>(group[g].row));
+      }
+    }
+    segment->allowed = static_cast<uint16_t>(segment->overflows + std::max<size_t>(2, buckets / 8));
+  } catch (...) {
+    discard(segment, pool);
+    throw;
+  }
+  return segment;
+}
+
+void CarouselStore::discard(Segment* segment, BucketPool& pool) {
+  if (segment->number) {
+    for (size_t b = 0; b < size_t{1} << segment->order; ++b) {
+      for (uint32_t number = segment->buckets[b].overflow; number;) {
+        const uint32_t next = pool.at(number)->overflow;
+        pool.give_back(number, 0);
+        number = next;
+      }
+    }
+    pool.give_back(segment->number, segment->order);
+  }
+  segment->~Segment();
+  release(segment);
+}
+
+// Puts what is live in segments [at, at + count), and perhaps a new row, into new segments. Strong guarantee.
+void CarouselStore::rebuild(size_t at, size_t count, uint64_t key, uint32_t position, bool with_new, int reach) {
+  Index& index = *index_;
+  scratch_.clear();
+  for (size_t i = at; i < at + count; ++i) collect(*index.segments[i], scratch_);
+  if (with_new) {
+    const Entry entry{key, whole(position)};
+    scratch_.insert(std::upper_bound(scratch_.begin(), scratch_.end(), entry), entry);
+  }
+  Vector<Piece> pieces;
+  cut(scratch_.data(), scratch_.size(), reach, pieces);
+  if (pieces.empty() && index.segments.size() == count) pieces.push_back({0, 0, Line(), 0, false});
+  Vector<Segment*> made;
+  made.reserve(pieces.size());
+  try {
+    for (const Piece& piece : pieces) made.push_back(make(piece, index.pool));
+    index.floors.reserve(index.floors.size() + pieces.size());
+    index.segments.reserve(index.segments.size() + pieces.size());
+    const size_t cells = 4 * (index.segments.size() + pieces.size());
+    if (cells > index.hints.capacity()) index.hints.reserve(cells * 3 / 2);
+  } catch (...) {
+    for (Segment* segment : made) discard(segment, index.pool);
+    throw;
+  }
+  const uint64_t floor = index.floors[at];
+  for (size_t i = at; i < at + count; ++i) discard(index.segments[i], index.pool);
+  const auto place = [&](auto& list) { return list.begin() + static_cast<std::ptrdiff_t>(at); };
+  const auto gone = static_cast<std::ptrdiff_t>(count);
+  index.segments.erase(place(index.segments), place(index.segments) + gone);
+  index.segments.insert(place(index.segments), made.begin(), made.end());
+  index.floors.erase(place(index.floors), place(index.floors) + gone);
+  Vector<uint64_t>& floors = index.floors;
+  floors.insert(place(floors), made.size(), floor);
+  for (size_t i = 1; i < made.size(); ++i) floors[at + i] = scratch_[pieces[i].begin].key;
+  if (at == 0) floors[0] = 0;
+  index.added += static_cast<uint32_t>(made.size());
+  index.removed += static_cast<uint32_t>(count);
+  if (index.added + index.removed > std::max<size_t>(8, index.segments.size() / 64)) {
+    make_hints(index);
+  } else {
+    index.steps = std::min(bit_width(index.segments.size()), bit_width(index.crowd + index.added + index.removed));
+  }
+  ++rebuilds_;
+  pieces_ += made.size();
+  if (scratch_.capacity() > 16 * segment_rows_) scratch_ = Vector<Entry>();
+}
+
+void CarouselStore::make_hints(Index& index) {
+  const size_t n = index.segments.size();
+  const size_t margin = n / 16;
+  const size_t cells = n < 4 ? 1 : 4 * n;
+  index.line = n < 4 ? Line() : Line::through(index.floors[1 + margin], index.floors[n - 1 - margin], cells);
+  index.hints.assign(cells, 0);
+  size_t below = 0;
+  index.crowd = 0;
+  for (size_t cell = 0, at = 0; cell < cells; ++cell) {
+    index.hints[cell] = static_cast<uint32_t>(below ? below - 1 : 0);
+    while (at < n && index.line(index.floors[at]) == cell) ++at;
+    index.crowd = std::max(index.crowd, static_cast<uint32_t>(at - below));
+    below = at;
+  }
+  index.added = index.removed = 0;
+  index.steps = bit_width(index.crowd);
+}
+
+// Builds everything from the keys of the live rows. Strong guarantee.
+void CarouselStore::rebuild_all() {
+  const size_t n = rows_.size();
+  auto index = std::make_unique<Index>();
+  index->pool.expect(n / 8);
+  scratch_ = Vector<Entry>();
+  scratch_.resize(n);
+  for (size_t i = 0; i < n; ++i) {
+    const int64_t position = rows_.begin() + static_cast<int64_t>(i);
+    scratch_[i] = {keys_[position], position};
+  }
+  {
+    Array<Entry> other(n);
+    sort_by_key(scratch_.data(), other.get(), n);
+  }
+  Vector<Piece> pieces;
+  cut(scratch_.data(), n, 0, pieces);
+  if (pieces.empty()) pieces.push_back({0, 0, Line(), 0, true});
+  index->segments.reserve(pieces.size());
+  index->floors.reserve(pieces.size());
+  for (const Piece& piece : pieces) {
+    index->segments.push_back(make(piece, index->pool));
+    index->floors.push_back(index->floors.empty() ? 0 : scratch_[piece.begin].key);
+  }
+  make_hints(*index);
+  index_ = std::move(index);
+  renewed_at_ = rows_.begin();
+  peak_ = n;
+  ++renewals_;
+  scratch_ = Vector<Entry>();
+}
+
+// Looks at some segments in turn: removes those that are dead, joins neighbours that are nearly empty. How often, is
+// such that all have their turn while a window is replaced.
+void CarouselStore::look_around(size_t inserted) {
+  Index& index = *index_;
+  if (index.added + index.removed && (since_hints_ += inserted) > 8 * index.segments.size()) {
+    make_hints(index);  // there is room: each change made sure of it
+    since_hints_ = 0;
+  }
+  const double segments = static_cast<double>(index.segments.size());
+  credit_ += static_cast<double>(inserted) * segments / static_cast<double>(size() + 1);
+  credit_ = std::min(credit_, segments);
+  try {
+    for (; credit_ >= 1; credit_ -= 1) {
+      if (index.segments.size() == 1) return;
+      if (turn_ >= index.segments.size()) turn_ = 0;
+      Segment& segment = *index.segments[turn_];
+      if (!live(segment.newest)) {
+        rebuild(turn_, 1, 0, 0, false, 0);
+        continue;
+      }
+      if (segment.run) {
+        trim(*segment.run);
+      } else if (turn_ + 1 < index.segments.size() && !index.segments[turn_ + 1]->run) {
+        Segment& next = *index.segments[turn_ + 1];
+        const size_t slots = ((size_t{1} << segment.order) + (size_t{1} << next.order)) * Bucket::kSlots;
+        if (slots > 8 * Bucket::kSlots) {
+          const size_t rows = live_rows(segment) + live_rows(next);
+          if (rows * 5 < slots && rows * 2 < segment_rows_) {
+            rebuild(turn_, 2, 0, 0, false, 0);
+            ++joins_;
+          }
+        }
+      }
+      ++turn_;
+    }
+    if (index.pool.held() > 4 * index.pool.used() + (size_t{1} << BucketPool::kChunkBits)) rebuild_all();
+  } catch (const std::bad_alloc&) {
+    // Tidying up can wait.
+  }
+}
+
+void CarouselStore::trim(Run& run) {
+  while (run.head < run.positions.size() && !live(run.positions[run.head])) ++run.head;
+  if (run.head * 2 > run.positions.size() + 64) {
+    Vector<uint32_t> left(run.positions.begin() + static_cast<std::ptrdiff_t>(run.head), run.positions.end());
+    run.positions.swap(left);
+    run.head = 0;
+  }
+}
+
+// Inserting --------------------------------------------------------------------------------------------------------
+
+void CarouselStore::insert(const uint64_t* keys, const int64_t* rows, size_t n) {
+  if (n == 0) return;
+  if (rows_.end() - renewed_at_ + static_cast<int64_t>(n) > renewal_) rebuild_all();
+  const bool at_once = n > 4 * size() + 256;
+  rows_.append(rows, n);
+  try {
+    keys_.append(keys, n);
+  } catch (...) {
+    rows_.take_back(n);
+    throw;
+  }
+  size_t placed = 0;
+  try {
+    if (at_once) {
+      rebuild_all();
+      return;
+    }
+    place_all(keys, n, placed);
+  } catch (...) {
+    take_back(keys, placed, n);
+    throw;
+  }
+  peak_ = std::max(peak_, size());
+  look_around(n);
+}
+
+void CarouselStore::build(const uint64_t* keys, const int64_t* rows, size_t n) { insert(keys, rows, n); }
+
+// Places rows [end - n, end), which the logs hold already, with a look ahead. `placed` says how far it came.
+DOVETAIL_INLINE void CarouselStore::place_ahead(const uint64_t* keys, size_t n, size_t& placed) {
+  struct Place {
+    Segment* segment;
+    Bucket* bucket;
+    uint16_t fraction;
+  };
+  Place places[2][kGroup];
+  const auto first = static_cast<uint32_t>(rows_.end() - static_cast<int64_t>(n));
+  const auto look = [&](size_t from, Place* to) __attribute__((always_inline)) {
+    const size_t until = std::min(n, from + kGroup);
+    for (size_t i = from; i < until; ++i) {
+      Segment* segment = index_->segments[find(keys[i])];
+      const uint64_t code = segment->line(keys[i]);
+      Bucket* bucket = segment->run ? nullptr : segment->buckets + (code >> 16);
+      *to++ = {segment, bucket, static_cast<uint16_t>(code)};
+      __builtin_prefetch(bucket, 1);
+      __builtin_prefetch(reinterpret_cast<char*>(bucket) + 64, 1);
+    }
+  };
+  look(0, places[0]);
+  size_t known = rebuilds_, known_next = rebuilds_;  // what the places were computed of
+  for (size_t from = 0, turn = 0; from < n; from += kGroup, turn ^= 1) {
+    known = known_next;
+    known_next = rebuilds_;
+    if (from + kGroup < n) look(from + kGroup, places[turn ^ 1]);
+    const size_t until = std::min(n, from + kGroup);
+    for (size_t i = from; i < until; ++i) {
+      const Place& at = places[turn][i - from];
+      const uint32_t position = first + static_cast<uint32_t>(i);
+      if (known == rebuilds_ && at.bucket && !at.bucket->overflow && !live(at.bucket->position[at.bucket->cursor])) {
+        at.bucket->write(at.fraction, position);
+        at.segment->newest = position;
+      } else {
+        place(keys[i], position);
+      }
+      placed = i + 1;
+    }
+  }
+}
+
+void CarouselStore::place_all(const uint64_t* keys, size_t n, size_t& placed) {
+#ifdef DOVETAIL_AVX512
+  if (use_avx512()) return place_all_avx512(keys, n, placed);
+#endif
+  place_ahead(keys, n, placed);
+}
+
+#ifdef DOVETAIL_AVX512
+DOVETAIL_TARGET void CarouselStore::place_all_avx512(const uint64_t* keys, size_t n, size_t& placed) {
+  place_ahead(keys, n, placed);
+}
+#endif
+
+void CarouselStore::place(uint64_t key, uint32_t position) {
+  Index& index = *index_;
+  const size_t at = find(key);
+  Segment& segment = *index.segments[at];
+  if (segment.run) {
+    place_in_run(at, key, position);
+    return;
+  }
+  const uint64_t code = segment.line(key);
+  const auto fraction = static_cast<uint16_t>(code);
+  const auto number = static_cast<size_t>(code >> 16);
+  Bucket* bucket = segment.buckets + number;
+  if (bucket->cursor == 0 && bucket->overflow) drop_dead(segment, *bucket);
+  int depth = 0;
+  for (;; bucket = index.pool.at(bucket->overflow), ++depth) {
+    if (!live(bucket->position[bucket->cursor])) {
+      bucket->write(fraction, position);
+      segment.newest = position;
+      return;
+    }
+    if (!bucket->overflow) break;
+  }
+  if (depth >= kMostOverflows || segment.overflows >= segment.allowed) {
+    const bool top = number + 1 == size_t{1} << segment.order, bottom = number == 0;
+    const bool upper = key - segment.line.base > segment.line.span / 2 && key >= segment.line.base;
+    int reach = 0;
+    if (at + 1 == index.segments.size() && top && (upper || !bottom)) reach = 1;
+    if (at == 0 && bottom && reach == 0) reach = -1;
+    rebuild(at, 1, key, position, true, reach);
+    return;
+  }
+  const uint32_t more = index.pool.take(0);
+  index.pool.at(more)->clear(dead());
+  index.pool.at(more)->write(fraction, position);
+  bucket->overflow = more;
+  segment.newest = position;
+  ++segment.overflows;
+}
+
+// Gives back overflow buckets in which nothing is live. (The newest slot alone does not tell: it may be one of a row
+// that was taken back.)
+void CarouselStore::drop_dead(Segment& segment, Bucket& first) {
+  for (Bucket* bucket = &first; bucket->overflow;) {
+    Bucket* next = index_->pool.at(bucket->overflow);
+    if (std::any_of(next->position, next->position + Bucket::kSlots, [&](uint32_t row) { return live(row); })) {
+      bucket = next;
+      continue;
+    }
+    const uint32_t number = bucket->overflow;
+    bucket->overflow = next->overflow;
+    index_->pool.give_back(number, 0);
+    --segment.overflows;
+  }
+}
+
+void CarouselStore::place_in_run(size_t at, uint64_t key, uint32_t position) {
+  Segment& segment = *index_->segments[at];
+  Run& run = *segment.run;
+  const bool empty = run.positions.empty() || !live(run.positions.back());
+  if (!empty && (key < run.last || (key > run.last && run.positions.size() - run.head >= run_rows_))) {
+    // The new row begins another run, or does not belong into one: either way the pieces are cut anew.
+    if (key < run.last) {
+      rebuild(at, 1, key, position, true, at + 1 == index_->segments.size() ? 1 : at == 0 ? -1 : 0);
+    } else {
+      add_run(at, key, position);
+    }
+    return;
+  }
+  if (run.positions.size() == run.positions.capacity()) trim(run);
+  run.positions.push_back(position);
+  run.last = key;
+  segment.newest = position;
+}
+
+// Begins a run behind a full one: nothing that stands already is touched.
+void CarouselStore::add_run(size_t at, uint64_t key, uint32_t position) {
+  Index& index = *index_;
+  scratch_.clear();
+  scratch_.push_back({key, whole(position)});
+  const size_t n = index.segments.size() + 1;
+  index.segments.reserve(n);
+  index.floors.reserve(n);
+  if (4 * n > index.hints.capacity()) index.hints.reserve(6 * n);
+  Segment* segment = make({0, 1, Line(), 0, true}, index.pool);
+  index.segments.insert(index.segments.begin() + static_cast<std::ptrdiff_t>(at) + 1, segment);
+  index.floors.insert(index.floors.begin() + static_cast<std::ptrdiff_t>(at) + 1, key);
+  make_hints(index);
+  ++rebuilds_;
+}
+
+// Unmakes an insertion that cannot be completed: the slots of its rows die, which only costs their places.
+void CarouselStore::take_back(const uint64_t* keys, size_t placed, size_t n) {
+  const auto first = static_cast<uint32_t>(rows_.end() - static_cast<int64_t>(n));
+  for (size_t i = placed; i-- > 0;) {
+    const uint32_t position = first + static_cast<uint32_t>(i);
+    Segment& segment = *index_->segments[find(keys[i])];
+    if (segment.run) {
+      segment.run->positions.pop_back();
+      if (segment.run->positions.size() > segment.run->head) {
+        segment.run->last = keys_[whole(segment.run->positions.back())];
+      }
+      continue;
+    }
+    for (Bucket* bucket = segment.buckets + (segment.line(keys[i]) >> 16);;
+         bucket = index_->pool.at(bucket->overflow)) {
+      uint32_t* const end = bucket->position + Bucket::kSlots;
+      uint32_t* const slot = std::find(bucket->position, end, position);
+      if (slot != end) {
+        *slot = dead();
+        break;
+      }
+      if (!bucket->overflow) break;
+    }
+  }
+  rows_.take_back(n);
+  keys_.take_back(n);
+}
+
+void CarouselStore::expire(int64_t before_row) {
+  keys_.expire(rows_.expire(before_row));
+  if (size() * 4 < peak_ && peak_ > 256) {
+    try {
+      rebuild_all();
+    } catch (const std::bad_alloc&) {
+      // Returning memory needs some first. There is none: keep what we have, nothing is wrong.
+    }
+  }
+}
+
+// Probing ----------------------------------------------------------------------------------------------------------
+
+struct CarouselStore::Finder {
+  CarouselStore& store;
+  const Probes& probes;
+  Pairs& out;
+
+  // Computes where a probe must look, and fetches it; false if it can find nothing.
+  DOVETAIL_INLINE bool stage(size_t p, Staged& staged) const {
+    if (probes.empty(p)) return false;
+    const int64_t begin = store.rows_.position_of(probes.row_lo[p]);
+    const int64_t end = store.rows_.position_of(probes.row_hi[p], begin);
+    if (begin >= end) return false;
+    const Index& index = *store.index_;
+    const uint64_t lo = probes.lo[p], hi = probes.hi[p];
+    const size_t at = store.find(lo);
+    const Segment& segment = *index.segments[at];
+    const uint64_t from = segment.line(lo), to = segment.line(hi);
+    staged.p = p;
+    staged.at = at;
+    staged.from = static_cast<uint16_t>(from);
+    staged.to = static_cast<uint16_t>(to);
+    staged.first = segment.buckets + (from >> 16);
+    staged.last = segment.buckets + (to >> 16);
+    staged.simple = segment.number && (at + 1 == index.segments.size() || hi < index.floors[at + 1]);
+    staged.position = begin;
+    staged.start = static_cast<uint32_t>(begin);
+    staged.count = static_cast<uint32_t>(end - begin);
+    __builtin_prefetch(staged.first);
+    __builtin_prefetch(reinterpret_cast<const char*>(staged.first) + 64);
+    __builtin_prefetch(staged.last);
+    __builtin_prefetch(reinterpret_cast<const char*>(staged.last) + 64);
+    return true;
+  }
+
+  uint32_t* room(size_t n) const {
+    Vector<uint32_t>& found = store.found_;
+    if (found.size() < n + 64) found.resize((n + 64) * 2);
+    return found.data();
+  }
+
+  // Of slots at an end of the range only the key tells.
+  uint32_t checked(const Bucket& bucket, const Match& match, size_t p) const {
+    uint32_t found = match.found;
+    for (uint32_t edge = match.edge; edge; edge &= edge - 1) {
+      const int slot = __builtin_ctz(edge);
+      const uint64_t key = store.keys_[store.whole(bucket.position[slot])];
+      if (key < probes.lo[p] || key > probes.hi[p]) found &= ~(uint32_t{1} << slot);
+    }
+    return found;
+  }
+
+  template <typename Matcher>
+  DOVETAIL_INLINE size_t in_buckets(const Staged& staged, const Bucket* first,
+                                                          const Bucket* last, uint16_t from, uint16_t to,
+                                                          size_t n) const {
+    for (const Bucket* b = first; b <= last; ++b) {
+      if (b + 2 <= last) {
+        __builtin_prefetch(b + 2);
+        __builtin_prefetch(reinterpret_cast<const char*>(b + 2) + 64);
+      }
+      const auto low = b == first ? from : uint16_t{0}, high = b == last ? to : uint16_t{0xffff};
+      for (const Bucket* bucket = b;; bucket = store.index_->pool.at(bucket->overflow)) {
+        const Match match = Matcher::match(*bucket, low, high, staged.start, staged.count);
+        const uint32_t slots = match.edge ? checked(*bucket, match, staged.p) : match.found;
+        n += Matcher::store(*bucket, slots, staged.start, room(n) + n);
+        if (!bucket->overflow) break;
+      }
+    }
+    return n;
+  }
+
+  // One bucket or two, as nearly always; false if it is not so simple after all. A ring is in the order of rows.
+  template <typename Matcher>
+  DOVETAIL_INLINE bool in_few(const Staged& staged) const {
+    const Bucket &a = *staged.first, &b = *staged.last;
+    if (&b - &a > 1 || a.overflow || b.overflow) return false;
+    const bool two = &a != &b;
+    const Match match = Matcher::match(a, staged.from, two ? uint16_t{0xffff} : staged.to, staged.start, staged.count);
+    const uint32_t slots = match.edge ? checked(a, match, staged.p) : match.found;
+    uint32_t others = 0;
+    if (two) {
+      const Match more = Matcher::match(b, 0, staged.to, staged.start, staged.count);
+      others = more.edge ? checked(b, more, staged.p) : more.found;
+    }
+    if (__builtin_popcount(slots) + __builtin_popcount(others) > 16) return false;
+    const int64_t row = store.rows_.row_at(staged.position);
+    int64_t *rows = out.row.reserve(32), *probe = out.probe.reserve(32);
+    size_t n = Matcher::give(a, slots, staged.start, row, static_cast<int64_t>(staged.p), rows, probe);
+    if (others) {
+      size_t done = n;
+      n += Matcher::give(b, others, staged.start, row, static_cast<int64_t>(staged.p), rows + n, probe + n);
+      for (done = std::max<size_t>(done, 1); done < n; ++done) {
+        const int64_t one = rows[done];
+        size_t at = done;
+        for (; at > 0 && rows[at - 1] > one; --at) rows[at] = rows[at - 1];
+        rows[at] = one;
+      }
+    }
+    out.row.advance(n);
+    out.probe.advance(n);
+    return true;
+  }
+
+  size_t in_run(const Staged& staged, const Run& run, size_t n) const {
+    const uint32_t begin = static_cast<uint32_t>(store.rows_.begin());
+    const auto older = [&](uint32_t a, uint32_t b) {  // all that are looked at are live, or older than all live
+      return static_cast<int32_t>(a - begin) < static_cast<int32_t>(b - begin);
+    };
+    const auto head = run.positions.begin() + static_cast<std::ptrdiff_t>(run.head);
+    auto from = std::lower_bound(head, run.positions.end(), staged.start, older);
+    auto to = std::lower_bound(from, run.positions.end(), staged.start + staged.count, older);
+    const uint64_t lo = probes.lo[staged.p], hi = probes.hi[staged.p];
+    const auto key = [&](uint32_t position) { return store.keys_[store.whole(position)]; };
+    if (from == to) return n;
+    if (key(*from) < lo) {
+      from = std::lower_bound(from, to, lo, [&](uint32_t position, uint64_t k) { return key(position) < k; });
+    }
+    if (from != to && key(to[-1]) > hi) {
+      to = std::upper_bound(from, to, hi, [&](uint64_t k, uint32_t position) { return k < key(position); });
+    }
+    const auto count = static_cast<size_t>(to - from);
+    uint32_t* place = room(n + count) + n;
+    for (; from != to; ++from) *place++ = *from - staged.start;
+    return n + count;
+  }
+
+  // A range that does not lie in the buckets of one segment.
+  template <typename Matcher>
+  size_t in_segments(const Staged& staged) const {
+    const Index& index = *store.index_;
+    size_t n = 0;
+    for (size_t at = staged.at; at < index.segments.size() && index.floors[at] <= probes.hi[staged.p]; ++at) {
+      const Segment& segment = *index.segments[at];
+      if (segment.run) {
+        n = in_run(staged, *segment.run, n);
+        continue;
+      }
+      const uint64_t from = segment.line(probes.lo[staged.p]), to = segment.line(probes.hi[staged.p]);
+      n = in_buckets<Matcher>(staged, segment.buckets + (from >> 16), segment.buckets + (to >> 16),
+                              static_cast<uint16_t>(from), static_cast<uint16_t>(to), n);
+    }
+    return n;
+  }
+
+  void give(const Staged& staged, size_t n) const {
+    uint32_t* found = store.found_.data();
+    int64_t* place = out.row.reserve(n);
+    if (n <= 24) {
+      for (size_t i = 1; i < n; ++i) {
+        const uint32_t one = found[i];
+        size_t at = i;
+        for (; at > 0 && found[at - 1] > one; --at) found[at] = found[at - 1];
+        found[at] = one;
+      }
+      for (size_t i = 0; i < n; ++i) place[i] = store.rows_.row_at(staged.position + found[i]);
+    } else {
+      for (size_t i = 0; i < n; ++i) place[i] = store.rows_.row_at(staged.position + found[i]);
+      store.sorter_.sort(place, n);
+    }
+    out.claim(static_cast<int64_t>(staged.p), n);
+  }
+
+  template <typename Matcher>
+  DOVETAIL_INLINE size_t run(size_t begin, size_t end, size_t limit) const {
+    Staged staged[2][kGroup];
+    size_t counts[2] = {};
+    const bool consecutive = store.rows_.consecutive();
+    const auto look = [&](size_t from, size_t turn) __attribute__((always_inline)) {
+      counts[turn] = 0;
+      const size_t until = std::min(end, from + kGroup);
+      for (size_t p = from; p < until; ++p) counts[turn] += stage(p, staged[turn][counts[turn]]);
+    };
+    room(0);
+    look(begin, 0);
+    for (size_t from = begin, turn = 0; from < end; from += kGroup, turn ^= 1) {
+      if (from + kGroup < end) look(from + kGroup, turn ^ 1);
+      for (size_t i = 0; i < counts[turn]; ++i) {
+        const Staged& probe = staged[turn][i];
+        if (probe.simple && consecutive && in_few<Matcher>(probe)) {
+          if (out.size() >= limit) return probe.p + 1;
+          continue;
+        }
+        const size_t n = probe.simple ? in_buckets<Matcher>(probe, probe.first, probe.last, probe.from, probe.to, 0)
+                                      : in_segments<Matcher>(probe);
+        if (n == 0) continue;
+        give(probe, n);
+        if (out.size() >= limit) return probe.p + 1;
+      }
+    }
+    return end;
+  }
+
+#ifdef DOVETAIL_AVX512
+  DOVETAIL_TARGET size_t run_avx512(size_t begin, size_t end, size_t limit) const {
+    return run<Avx512>(begin, end, limit);
+  }
+#endif
+};
+
+size_t CarouselStore::probe(const Probes& probes, size_t begin, size_t end, size_t limit, Pairs& out) {
+  if (size() == 0) return end;
+  const Finder finder{*this, probes, out};
+  // As many pairs a probe as last time, so that results are seldom moved.
+  const size_t before = out.size();
+  const size_t room = std::min(limit - std::min(limit, before), (end - begin) * matches_) + 64;
+  out.row.reserve(room);
+  out.probe.reserve(room);
+#ifdef DOVETAIL_AVX512
+  const size_t answered = use_avx512() ? finder.run_avx512(begin, end, limit) : finder.run<Portable>(begin, end, limit);
+#else
+  const size_t answered = finder.run<Portable>(begin, end, limit);
+#endif
+  matches_ = std::min<size_t>(16, (out.size() - before) / (answered - begin + 1) + 1);
+  return answered;
+}
+
+// Looking at it ----------------------------------------------------------------------------------------------------
+
+size_t CarouselStore::nbytes() const {
+  const Index& index = *index_;
+  size_t bytes = rows_.nbytes() + keys_.nbytes() + index.pool.nbytes() + sorter_.nbytes();
+  bytes += found_.capacity() * sizeof(uint32_t) + scratch_.capacity() * sizeof(Entry);
+  bytes += index.floors.capacity() * 8 + index.segments.capacity() * (8 + sizeof(Segment)) + index.hints.capacity() * 4;
+  for (const Segment* segment : index.segments) {
+    if (segment->run) bytes += segment->run->positions.capacity() * sizeof(uint32_t);
+  }
+  return bytes;
+}
+
+Statistics CarouselStore::statistics() const {
+  const Index& index = *index_;
+  size_t runs = 0, overflows = 0;
+  for (const Segment* segment : index.segments) {
+    runs += segment->run != nullptr;
+    overflows += segment->overflows;
+  }
+  const double slots = static_cast<double>(index.pool.used() * Bucket::kSlots);
+  return {{"segments", static_cast<double>(index.segments.size())},
+          {"runs", static_cast<double>(runs)},
+          {"buckets", static_cast<double>(index.pool.used())},
+          {"overflow_buckets", static_cast<double>(overflows)},
+          {"fill", slots > 0 ? static_cast<double>(size()) / slots : 0},
+          {"directory_steps", static_cast<double>(index.steps)},
+          {"rebuilt_segments", static_cast<double>(rebuilds_)},
+          {"joined_segments", static_cast<double>(joins_)},
+          {"renewals", static_cast<double>(renewals_)}};
+}
+
+void CarouselStore::check() const {
+  const Index& index = *index_;
+  rows_.check();
+  demand(index.floors.size() == index.segments.size() && index.floors[0] == 0, "carousel: a floor for each segment");
+  demand(rows_.end() - renewed_at_ <= renewal_, "carousel: positions do not come round");
+  Vector<uint8_t> seen(size(), 0);
+  const auto see = [&](uint32_t position) {
+    uint8_t& mark = seen[static_cast<size_t>(whole(position) - rows_.begin())];
+    demand(!mark, "carousel: a live row stands in one place only");
+    mark = 1;
+  };
+  for (size_t at = 0; at < index.segments.size(); ++at) {
+    const Segment& segment = *index.segments[at];
+    demand(at == 0 || index.floors[at - 1] < index.floors[at], "carousel: floors ascend");
+    if (segment.run) {
+      const Run& run = *segment.run;
+      int64_t before = -1;
+      uint64_t last = 0;
+      for (size_t i = 0; i < run.positions.size(); ++i) {
+        if (!live(run.positions[i])) continue;
+        demand(i >= run.head, "carousel: what a run has trimmed is dead");
+        see(run.positions[i]);
+        const int64_t position = whole(run.positions[i]);
+        demand(position > before && keys_[position] >= last, "carousel: rows and keys of a run ascend");
+        demand(find(keys_[position]) == at, "carousel: a key belongs to the segment that holds it");
+        before = position;
+        last = keys_[position];
+      }
+      demand(before < 0 || run.last == last, "carousel: a run knows its greatest key");
+      continue;
+    }
+    size_t overflows = 0;
+    for (size_t b = 0; b < size_t{1} << segment.order; ++b) {
+      for (const Bucket* bucket = segment.buckets + b;; bucket = index.pool.at(bucket->overflow)) {
+        int64_t before = -1;
+        for (int i = 0; i < Bucket::kSlots; ++i) {
+          const int slot = (bucket->cursor + i) % Bucket::kSlots;
+          if (!live(bucket->position[slot])) continue;
+          const int64_t position = whole(bucket->position[slot]);
+          see(bucket->position[slot]);
+          demand(position > before, "carousel: a ring is in the order of arrival");
+          before = position;
+          const uint64_t key = keys_[position];
+          demand(find(key) == at, "carousel: a key belongs to the segment that holds it");
+          demand(segment.line(key) == (b << 16 | bucket->fraction[slot]), "carousel: a slot is where the line says");
+        }
+        if (!bucket->overflow) break;
+        ++overflows;
+      }
+    }
+    demand(overflows == segment.overflows, "carousel: overflow buckets are counted");
+  }
+  demand(std::find(seen.begin(), seen.end(), 0) == seen.end(), "carousel: each live row stands somewhere");
+}
+
+}  // namespace dovetail
