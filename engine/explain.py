@@ -146,7 +146,7 @@ def _row_bytes(spec: JoinSpec, side: str) -> int:
     """About what a row of a window costs: its columns, its keys, its entry in an index."""
     columns = sum(_type_bytes(field.type) for field in spec.schemas[side])
     access = choose_access(spec, side)
-    index = {"nested": 0, "hash": 28, "sorted": 24}[access.index]
+    index = {"nested": 0, "hash": 28}.get(access.index, 24)
     tests = (*access.probe, *access.filters) if access.index == "nested" else access.filters
     return columns + 8 * len(dict.fromkeys(tests)) + index + (8 if spec.windows[side].is_time else 0)
 

@@ -329,7 +329,7 @@ class Stream:
         suffix
             Put behind a right column's name that the left has too.
         index
-            "auto", "nested", "hash" or "sorted". It never changes a result.
+            "auto", or one of `dt.state.names()`. It never changes a result.
         layout
             "auto"; layouts divide a join over several processes, and this version runs in one.
         ordered

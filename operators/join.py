@@ -32,7 +32,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..errors import DovetailError, FlowError, PredicateError, SchemaError
-from ..state import WindowLog, _native
+from ..state import WindowLog, _native, names
 from ..state.log import storable_type
 from .binding import Bound
 from .evaluate import Columns, truth
@@ -42,7 +42,7 @@ from .times import INT64_MAX, INT64_MIN, TimeDomain
 from .windows import WindowSpec
 
 SIDES = ("left", "right")
-INDEXES = ("auto", "nested", "hash", "sorted")
+INDEXES = ("auto", *names())
 TINY_WINDOW = 1024
 """Up to this many rows a scan costs no more than looking into an index does."""
 
@@ -137,7 +137,7 @@ class Access:
 
     index: str
     why: str
-    probe: tuple[RangeTest, ...]  # hash: equalities; sorted: one test; nested: all that a scan applies
+    probe: tuple[RangeTest, ...]  # hash: equalities; nested: all that a scan applies; else one test
     filters: tuple[RangeTest, ...]  # applied to what was found, pair by pair
     applied: tuple[RangeTest, ...]  # everything above, for the remainder
 
@@ -166,14 +166,14 @@ def choose_access(spec: JoinSpec, stored: str) -> Access:
         elif ranges[0].shape == "comparison" and len(one_ended) > 1:
             index, why = "nested", "several inequalities without a band: one scan tests them all at once"
         else:
-            index, why = "sorted", f"the predicate has a {ranges[0].shape} on one key"
+            index, why = "carousel", f"the predicate has a {ranges[0].shape} on one key"
     if index == "hash" and not equalities:
         raise PredicateError(
             f'{spec.name}: index="hash" needs an equality such as left.x == right.x; use "auto" or "nested"'
         )
-    if index == "sorted" and not ranges and not ordered:
+    if index not in ("nested", "hash") and not ranges and not ordered:
         raise PredicateError(
-            f'{spec.name}: index="sorted" needs a comparison between a left and a right value; use "auto" or "nested"'
+            f'{spec.name}: index="{index}" needs a comparison between a left and a right value; use "auto" or "nested"'
         )
     usable = tuple(t for t in plan.tests if t.shape not in ("union", "unequal"))
     unequal = tuple(t for t in plan.tests if t.shape == "unequal")
@@ -187,7 +187,7 @@ def choose_access(spec: JoinSpec, stored: str) -> Access:
         return Access("hash", why, equalities, filters, (*equalities, *filters))
     chosen = ordered[0] if ordered else ranges[0]
     filters = (*(t for t in usable if t is not chosen), *unequal)
-    return Access("sorted", why, (chosen,), filters, (chosen, *filters))
+    return Access(index, why, (chosen,), filters, (chosen, *filters))
 
 
 _SELECTIVITY = ("band", "union", "comparison")  # what narrows most comes first

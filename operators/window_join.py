@@ -29,7 +29,7 @@ class WindowJoin:
     window
         `last(…)`, or a pair: what is kept of the left, what is kept of the right.
     index
-        How rows are found: "auto", "nested", "hash" or "sorted". It never changes a result.
+        How rows are found: "auto", or one of `dt.state.names()`. It never changes a result.
     left_time, right_time
         Names of the time columns; without, rows stand in the order in which they are pushed.
     suffix

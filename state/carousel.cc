@@ -25,6 +25,21 @@ int bit_width(size_t value) {
   return width;
 }
 
+// Few entries are the rule; many come from a bucket with overflows.
+template <typename Less>
+void small_sort(Entry* begin, Entry* end, Less less) {
+  if (end - begin > 32) {
+    std::sort(begin, end, less);
+    return;
+  }
+  for (Entry* i = begin + 1; i < end; ++i) {
+    const Entry entry = *i;
+    Entry* at = i;
+    for (; at > begin && less(entry, at[-1]); --at) *at = at[-1];
+    *at = entry;
+  }
+}
+
 struct Portable {
   static Match match(const Bucket& bucket, uint16_t from, uint16_t to, uint32_t first, uint32_t count) {
     return match_portable(bucket, from, to, first, count);
@@ -172,40 +187,38 @@ CarouselStore::CarouselStore(const Settings& settings)
 // Appends the live rows of a segment, sorted.
 void CarouselStore::collect(const Segment& segment, Vector<Entry>& entries) const {
   const size_t begin = entries.size();
-  if (segment.run) {
-    const Run& run = *segment.run;
-    for (size_t i = run.head; i < run.positions.size(); ++i) {
-      if (live(run.positions[i])) entries.push_back({0, whole(run.positions[i])});
-    }
-  }
   const size_t buckets = segment.run ? 0 : size_t{1} << segment.order;
-  Vector<size_t> ends;
-  ends.reserve(buckets);
+  const size_t most = segment.run ? segment.run->positions.size() - segment.run->head
+                                  : (buckets + segment.overflows) * Bucket::kSlots;
+  if (begin + most > entries.capacity()) entries.reserve((begin + most) * 5 / 4);
+  entries.resize(begin + most);
+  Entry* next = entries.data() + begin;
+  const auto take = [&](uint32_t position) {  // without a branch, as half of the slots hold something
+    next->row = whole(position);
+    next += live(position);
+  };
+  uint16_t ends[1 << kMostOrder];
+  if (segment.run) {
+    const Vector<uint32_t>& positions = segment.run->positions;
+    for (size_t i = segment.run->head; i < positions.size(); ++i) take(positions[i]);
+  }
   for (size_t b = 0; b < buckets; ++b) {
     for (const Bucket* bucket = segment.buckets + b;; bucket = index_->pool.at(bucket->overflow)) {
-      for (const uint32_t position : bucket->position) {
-        if (live(position)) entries.push_back({0, whole(position)});
-      }
+      for (int i = 0; i < Bucket::kSlots; ++i) take(bucket->position[i]);
       if (!bucket->overflow) break;
     }
-    ends.push_back(entries.size());
+    ends[b] = static_cast<uint16_t>(next - entries.data() - static_cast<std::ptrdiff_t>(begin));
   }
-  for (size_t i = begin; i < entries.size(); ++i) {
-    if (i + kGroup < entries.size()) __builtin_prefetch(keys_.place(entries[i + kGroup].row));
+  const auto n = static_cast<size_t>(next - entries.data());
+  entries.resize(n);
+  for (size_t i = begin; i < n; ++i) {
+    if (i + 2 * kGroup < n) __builtin_prefetch(keys_.place(entries[i + 2 * kGroup].row));
     entries[i].key = keys_[entries[i].row];
   }
-  size_t from = begin;
-  for (const size_t end : ends) {
-    if (end - from > 32) {
-      std::sort(entries.begin() + static_cast<std::ptrdiff_t>(from), entries.begin() + static_cast<std::ptrdiff_t>(end));
-    } else {
-      for (size_t i = from + 1; i < end; ++i) {
-        const Entry entry = entries[i];
-        size_t at = i;
-        for (; at > from && entry < entries[at - 1]; --at) entries[at] = entries[at - 1];
-        entries[at] = entry;
-      }
-    }
+  Entry* from = entries.data() + begin;
+  for (size_t b = 0; b < buckets; ++b) {
+    Entry* const end = entries.data() + begin + ends[b];
+    small_sort(from, end, [](const Entry& x, const Entry& y) { return x < y; });
     from = end;
   }
 }
@@ -322,16 +335,20 @@ CarouselStore::Segment* CarouselStore::make(const Piece& piece, BucketPool& pool
     segment->number = pool.take(piece.order);
     segment->buckets = pool.at(segment->number);
     for (size_t b = 0; b < buckets; ++b) segment->buckets[b].clear(dead());
-    Vector<Entry> group;
+    Entry group[kMostRows + kLeastRun];
     for (size_t i = piece.begin; i < piece.end;) {
-      const uint64_t b = piece.line(entries[i].key) >> 16;
-      group.clear();
-      for (; i < piece.end && piece.line(entries[i].key) >> 16 == b; ++i) {
-        group.push_back({piece.line(entries[i].key), entries[i].row});
+      size_t rows = 0;
+      uint64_t code = piece.line(entries[i].key);
+      const uint64_t b = code >> 16;
+      while (code >> 16 == b) {
+        demand(rows < kMostRows + kLeastRun, "carousel: a bucket is built of few rows");
+        group[rows++] = {code, entries[i].row};
+        if (++i == piece.end) break;
+        code = piece.line(entries[i].key);
       }
-      std::sort(group.begin(), group.end(), [](const Entry& x, const Entry& y) { return x.row < y.row; });
+      small_sort(group, group + rows, [](const Entry& x, const Entry& y) { return x.row < y.row; });
       Bucket* bucket = segment->buckets + b;
-      for (size_t g = 0; g < group.size(); ++g) {
+      for (size_t g = 0; g < rows; ++g) {
         if (g && g % Bucket::kSlots == 0) {
           const uint32_t number = pool.take(0);
           pool.at(number)->clear(dead());
@@ -412,19 +429,31 @@ void CarouselStore::rebuild(size_t at, size_t count, uint64_t key, uint32_t posi
   if (scratch_.capacity() > 16 * segment_rows_) scratch_ = Vector<Entry>();
 }
 
+// Finds the line that tells floors apart best: through the outermost ones, or, if outliers lie there, through some that
+// stand further in. Allocates nothing if the hints have room for four cells a segment.
 void CarouselStore::make_hints(Index& index) {
-  const size_t n = index.segments.size();
-  const size_t margin = n / 16;
-  const size_t cells = n < 4 ? 1 : 4 * n;
-  index.line = n < 4 ? Line() : Line::through(index.floors[1 + margin], index.floors[n - 1 - margin], cells);
+  const Vector<uint64_t>& floors = index.floors;
+  const size_t n = floors.size();
+  const size_t cells = 4 * n;
+  index.line = Line();
+  index.crowd = static_cast<uint32_t>(n);
+  for (const size_t margin : {size_t{0}, n / 64, n / 16, n / 4}) {
+    if (n < 4) break;
+    const Line line = Line::through(floors[1 + margin], floors[n - 1 - margin], cells);
+    uint32_t crowd = 0, here = 0;
+    for (size_t at = 0; at < n; ++at) {
+      here = at && line(floors[at]) == line(floors[at - 1]) ? here + 1 : 1;
+      crowd = std::max(crowd, here);
+    }
+    if (crowd < index.crowd) {
+      index.crowd = crowd;
+      index.line = line;
+    }
+  }
   index.hints.assign(cells, 0);
-  size_t below = 0;
-  index.crowd = 0;
   for (size_t cell = 0, at = 0; cell < cells; ++cell) {
-    index.hints[cell] = static_cast<uint32_t>(below ? below - 1 : 0);
-    while (at < n && index.line(index.floors[at]) == cell) ++at;
-    index.crowd = std::max(index.crowd, static_cast<uint32_t>(at - below));
-    below = at;
+    index.hints[cell] = static_cast<uint32_t>(at ? at - 1 : 0);
+    while (at < n && index.line(floors[at]) == cell) ++at;
   }
   index.added = index.removed = 0;
   index.steps = bit_width(index.crowd);

@@ -3,7 +3,6 @@
 #include "carousel.hpp"
 #include "hash.hpp"
 #include "nested.hpp"
-#include "sorted.hpp"
 
 namespace dovetail {
 namespace {
@@ -22,7 +21,6 @@ const std::vector<Kind>& kinds() {
       kind<CarouselStore>("carousel", "ranges: rings of slots that forget what has expired, under a computed directory"),
       kind<NestedStore>("nested", "no index: every row of the range is looked at, eight at a time"),
       kind<HashStore>("hash", "equality: chains from the newest row to the oldest", false),
-      kind<SortedStore>("sorted", "ranges: a sorted array and a sorted buffer for the newest rows"),
   };
   return all;
 }

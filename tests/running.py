@@ -18,7 +18,7 @@ from hypothesis import assume
 from predicates import Column, Compare, sides
 from streams import Case, Side, said_duration
 
-INDEXES = ("auto", "nested", "hash", "sorted")
+INDEXES = ("auto", "nested", "hash", "carousel")
 Steps = list[tuple[list[dict], list[dict]]]
 Pairs = list[tuple[int, int]]
 
@@ -161,7 +161,7 @@ def must_allow(case: Case, index: str) -> bool:
     """Whether the index can be had beyond doubt: one of the conditions is left column, sign, right column."""
     if index in ("auto", "nested"):
         return True
-    signs = {"hash": ("==",), "sorted": ("<", "<=", ">", ">=", "==")}[index]
+    signs = {"hash": ("==",), "carousel": ("<", "<=", ">", ">=", "==")}[index]
     for condition in case.on:
         if isinstance(condition, Compare) and condition.sign in signs:
             operands = condition.a, condition.b

@@ -99,7 +99,7 @@ def test_push_without_order(case):
         assert [Counter(ids(out)) for out in outs] == [Counter(pairs) for pairs in expected_steps(case, cut)], index
 
 
-@pytest.mark.parametrize("index", ["nested", "hash", "sorted"])
+@pytest.mark.parametrize("index", ["nested", "hash", "carousel"])
 @pytest.mark.parametrize("window", [dt.last(None), dt.last(3), dt.last(time=40), dt.last(time=40, slide=7)])
 def test_push_in_hundreds_of_steps_of_one_row(index, window):
     """Far more and smaller steps than there are batches worth keeping: the same as one step for all."""
@@ -258,7 +258,7 @@ def test_moved_to_the_other_side(case):
     kind=st.sampled_from([pa.int16(), pa.int64(), pa.timestamp("us"), pa.decimal128(9, 2)]),
     keys=st.tuples(*[st.lists(st.none() | st.integers(-20, 20), max_size=12)] * 2),
     by=st.sampled_from([-(2**14), -7, 1, 2**14]),
-    index=st.sampled_from(["nested", "sorted"]),
+    index=st.sampled_from(["nested", "carousel"]),
     shape=st.sampled_from(["band", "comparison", "union", "equality"]),
 )
 def test_moved_keys(kind, keys, by, index, shape):

@@ -12,7 +12,7 @@ from dovetail import left, right
 from dovetail.operators.join import JoinDriver, JoinSpec, Step
 from dovetail.state import WindowLog
 
-INDEXES = ("nested", "sorted", "hash", "auto")
+INDEXES = ("nested", "carousel", "hash", "auto")
 
 
 def pairs(on, a, b=None, index="auto"):
@@ -149,7 +149,7 @@ def test_a_length_of_numpy_is_a_length_of_time():
 def test_null_keys_are_counted_the_same_with_every_index():
     a = batch(x=[1.0, None], y=[1, 2])
     counts = set()
-    for index in ("nested", "sorted"):
+    for index in ("nested", "carousel"):
         join = dt.WindowJoin(
             a.schema, a.schema, on=(left.x < right.x) | (left.x > right.x + 5), window=dt.last(5), index=index
         )

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pytest
 from dovetail import left, right
 
-RANGES = ["nested", "sorted"]
-EQUALITIES = ["nested", "hash", "sorted"]
+RANGES = ["nested", "carousel"]
+EQUALITIES = ["nested", "hash", "carousel"]
 LOW, HIGH = -(2**63), 2**63 - 1
 
 

@@ -23,7 +23,7 @@ from dovetail import left, right
 from running import cells
 from streams import BINARY, BOOL, DATE, DECIMALS, DURATIONS, FLOATS, INTS, STAMPS, TEXTS, ZONED
 
-ALL_INDEXES = ["nested", "hash", "sorted"]
+ALL_INDEXES = ["nested", "hash", "carousel"]
 EQUAL = left.x == right.x
 
 
@@ -473,7 +473,7 @@ def test_2_a_predicate_on_one_side_does_not_change_what_a_count_window_counts(in
     a, b = rows("a", [1, 2, 3], [0, 7, 0]), rows("b", [4], [0])
     out = met(a, b, dt.last(2), on=[EQUAL, left.x < 5], index=index)
     assert out == ["a2b0"]  # a0 would be a second one, if only rows that pass were counted
-    assert met(a, b, dt.last(2), on=[left.x <= right.x, right.x > 5], index="sorted") == []
+    assert met(a, b, dt.last(2), on=[left.x <= right.x, right.x > 5], index="carousel") == []
 
 
 # Section 3: order of results
@@ -489,7 +489,7 @@ def test_3_results_are_in_order_of_the_later_tuple_then_of_the_other():
 def test_3_order_does_not_follow_the_keys():
     """An index that finds by key gives its results in the order of rows all the same."""
     a, b = rows("a", [1, 2, 3, 4], [9, 3, 7, 1]), rows("b", [5, 6], [10, 0])
-    for index in ("nested", "sorted"):
+    for index in ("nested", "carousel"):
         assert met(a, b, on=left.x < right.x, index=index) == ["a0b0", "a1b0", "a2b0", "a3b0"], index
 
 
@@ -527,7 +527,7 @@ def _band_that_differs():
             return a, b, d
 
 
-@pytest.mark.parametrize("index", ["nested", "sorted"])
+@pytest.mark.parametrize("index", ["nested", "carousel"])
 def test_4_a_predicate_means_what_is_written(index):
     """`abs(a − b) <= d` and `b − d <= a <= b + d` differ in a float's last place and for infinities."""
     a, b, d = _band_that_differs()
@@ -556,11 +556,11 @@ def test_4_integer_arithmetic_neither_wraps_nor_saturates(kind):
     }
     for name, (on, truth) in predicates.items():
         expected = [(i, j) for i, x in enumerate(xs) for j, y in enumerate(xs) if truth(x, y)]
-        for index in ("nested", "sorted"):
+        for index in ("nested", "carousel"):
             try:
                 assert held(xs, xs, on, index, t, t) == expected, (name, index)
             except dt.PredicateError:
-                assert index == "sorted", name
+                assert index == "carousel", name
 
 
 def test_4_widths_and_signs_are_compared_by_value():
@@ -569,7 +569,7 @@ def test_4_widths_and_signs_are_compared_by_value():
     kinds = {"x_type": pa.int64(), "y_type": pa.uint64()}
     everywhere(signed, unsigned, EQUAL, [(1, 0), (2, 1)], ALL_INDEXES, **kinds)
     less = [(i, j) for i, x in enumerate(signed) for j, y in enumerate(unsigned) if x < y]
-    everywhere(signed, unsigned, left.x < right.x, less, ["nested", "sorted"], **kinds)
+    everywhere(signed, unsigned, left.x < right.x, less, ["nested", "carousel"], **kinds)
 
 
 def test_4_time_minus_span_is_exact():
@@ -612,7 +612,7 @@ def test_4_integers_and_floats_are_compared_exactly(index):
         except dt.PredicateError:
             # no index for equality finds a range, and none at all finds what is unequal
             assert index != "nested", sign
-            assert not (sign in ("<", "<=", ">", ">=") and index == "sorted"), sign
+            assert not (sign in ("<", "<=", ">", ">=") and index == "carousel"), sign
 
 
 @pytest.mark.parametrize(
@@ -640,9 +640,9 @@ def test_4_cast_makes_a_float_of_an_integer():
 
 def test_4_an_integer_constant_beside_a_float_column_is_a_float():
     """An integer constant beside a float column is a float, in arithmetic and in comparison."""
-    everywhere([0.5, 1.5], [1.0, 3.0], left.x * 2 >= right.x, [(0, 0), (1, 0), (1, 1)], ["nested", "sorted"])
-    everywhere([0.5, 1.5], [0.0], [left.x > 1, right.x <= left.x], [(1, 0)], ["nested", "sorted"])
-    everywhere([1.5], [0.5], (left.x - right.x).abs() <= 1, [(0, 0)], ["nested", "sorted"])
+    everywhere([0.5, 1.5], [1.0, 3.0], left.x * 2 >= right.x, [(0, 0), (1, 0), (1, 1)], ["nested", "carousel"])
+    everywhere([0.5, 1.5], [0.0], [left.x > 1, right.x <= left.x], [(1, 0)], ["nested", "carousel"])
+    everywhere([1.5], [0.5], (left.x - right.x).abs() <= 1, [(0, 0)], ["nested", "carousel"])
 
 
 SIGNS = {
@@ -661,7 +661,7 @@ def test_4_a_comparison_with_null_or_nan_is_false(sign):
     truth = {(0, 0): sign in ("<=", ">=", "=="), (0, 1): sign in ("<", "<=", "!=")}
     expected = [pair for pair, holds in truth.items() if holds]
     for index in ALL_INDEXES:
-        if (index == "hash" and sign != "==") or (index == "sorted" and sign == "!="):
+        if (index == "hash" and sign != "==") or (index == "carousel" and sign == "!="):
             continue
         assert held([1.0, None, math.nan], [1.0, 2.0, None, math.nan], SIGNS[sign], index) == expected, index
         assert held([1, None], [1, 2, None], SIGNS[sign], index) == expected, index
@@ -672,8 +672,8 @@ def test_4_a_computed_nan_is_false():
     inf = math.inf
     everywhere([inf], [inf], left.x - right.x == 0, [], ["nested"])
     everywhere([inf], [inf], left.x - right.x != 0, [], ["nested"])
-    everywhere([inf], [inf], (left.x - right.x).abs() <= inf, [], ["nested", "sorted"])
-    everywhere([inf], [1.0], left.x * 0 <= right.x, [], ["nested", "sorted"])
+    everywhere([inf], [inf], (left.x - right.x).abs() <= inf, [], ["nested", "carousel"])
+    everywhere([inf], [1.0], left.x * 0 <= right.x, [], ["nested", "carousel"])
     everywhere([inf], [inf], left.x == right.x, [(0, 0)], ALL_INDEXES)
 
 
@@ -694,7 +694,7 @@ def test_4_a_null_or_nan_is_not_cancelled_away():
         left.f == right.f - right.f + 1,
         0 * right.f == 0,
     ):
-        for index in ("nested", "sorted", "hash"):
+        for index in ("nested", "carousel", "hash"):
             try:
                 join = dt.WindowJoin(schema, schema, on=on, window=dt.last(None), index=index)
             except dt.PredicateError:
@@ -712,15 +712,15 @@ def test_4_and_and_or_work_on_plain_truth_values():
 
 def test_4_a_list_means_and():
     """Lists mean *and*."""
-    everywhere([1, 2, 3], [2], [left.x <= right.x, left.x >= right.x], [(1, 0)], ["nested", "sorted"])
+    everywhere([1, 2, 3], [2], [left.x <= right.x, left.x >= right.x], [(1, 0)], ["nested", "carousel"])
 
 
 def test_4_negative_zero_equals_zero():
     """−0.0 equals 0.0, by every path, as float32, as float64, and against the integer 0."""
     for kind in (pa.float32(), pa.float64()):
         everywhere([-0.0, 0.0], [0.0, -0.0], EQUAL, [(0, 0), (0, 1), (1, 0), (1, 1)], ALL_INDEXES, kind, kind)
-        everywhere([-0.0, 0.0], [0.0, -0.0], left.x < right.x, [], ["nested", "sorted"], kind, kind)
-        everywhere([-0.0], [0], left.x >= right.x, [(0, 0)], ["nested", "sorted"], kind, pa.int64())
+        everywhere([-0.0, 0.0], [0.0, -0.0], left.x < right.x, [], ["nested", "carousel"], kind, kind)
+        everywhere([-0.0], [0], left.x >= right.x, [(0, 0)], ["nested", "carousel"], kind, pa.int64())
     a, b = values("a", [-0.0]), values("b", [0.0])
     out = dt.WindowJoin(a.schema, b.schema, on=EQUAL, window=dt.last(1)).push(left=a, right=b)
     assert cells(out["x"]) == ["-0.0"]
@@ -742,9 +742,9 @@ ORDERED = [*INTS, *FLOATS, *STAMPS, *ZONED, DATE, *DURATIONS, *DECIMALS]
 def test_4_keys_for_ranges(kind):
     """`<` knows integers, floats, timestamps, dates, durations and decimals up to 18 digits; `==` too."""
     a, b = kind.array(_three(kind)), kind.array(_three(kind)[1:])
-    everywhere(a, b, left.x < right.x, [(0, 0), (0, 1), (1, 1)], ["nested", "sorted"])
+    everywhere(a, b, left.x < right.x, [(0, 0), (0, 1), (1, 1)], ["nested", "carousel"])
     everywhere(a, b, EQUAL, [(1, 0), (2, 1)], ALL_INDEXES)
-    everywhere(a, b, left.x.between(right.x, right.x), [(1, 0), (2, 1)], ["nested", "sorted"])
+    everywhere(a, b, left.x.between(right.x, right.x), [(1, 0), (2, 1)], ["nested", "carousel"])
 
 
 @pytest.mark.parametrize("kind", [*TEXTS, BINARY, BOOL], ids=repr)
@@ -796,7 +796,7 @@ def test_4_between_is_closed_and_an_empty_range_is_false():
     """`between` is closed; low > high is false."""
     a = pa.record_batch({"id": ["a0", "a1", "a2", "a3"], "x": [1, 2, 4, 5]})
     b = pa.record_batch({"id": ["b0", "b1"], "lo": [2, 4], "hi": [4, 2]})
-    for index in ("nested", "sorted"):
+    for index in ("nested", "carousel"):
         join = dt.WindowJoin(
             a.schema, b.schema, on=left.x.between(right.lo, right.hi), window=dt.last(None), index=index
         )
@@ -861,7 +861,7 @@ def test_4_decimals_of_two_scales_are_compared_by_value():
         pa.array([Decimal("1.50")], pa.decimal128(9, 2)),
     )
     everywhere(a, b, EQUAL, [(0, 0)], ALL_INDEXES)
-    everywhere(a, b, left.x > right.x, [(1, 0)], ["nested", "sorted"])
+    everywhere(a, b, left.x > right.x, [(1, 0)], ["nested", "carousel"])
 
 
 def test_4_a_function_of_ones_own_sees_pairs_without_nulls():
@@ -893,9 +893,9 @@ def test_4_a_function_that_fails_or_answers_wrongly_is_an_error(fn):
     [
         ("hash", left.x < right.x),
         ("hash", left.x != right.x),
-        ("sorted", left.x != right.x),
-        ("sorted", left.s == right.s),
-        ("sorted", dt.udf(lambda x, y: x == y, ["x"], ["x"])),
+        ("carousel", left.x != right.x),
+        ("carousel", left.s == right.s),
+        ("carousel", dt.udf(lambda x, y: x == y, ["x"], ["x"])),
         ("hash", dt.udf(lambda x, y: x == y, ["x"], ["x"])),
     ],
 )

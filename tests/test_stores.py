@@ -15,7 +15,6 @@ TINY = {
     "carousel": [{}, {"segment": 24, "run": 12, "renewal": 4096}, {"segment": 200, "run": 100}],
     "nested": [{}],
     "hash": [{}, {"smallest": 4}],
-    "sorted": [{}, {"buffer": 4}],
 }
 """The settings with which each store is tested: the standard ones, and some that make everything happen often."""
 

@@ -70,7 +70,7 @@ SELF_JOIN = """
 """  # within a later tuple and an older one: first the pair in which the later is left
 
 
-@pytest.mark.parametrize("index", ["auto", "nested", "sorted"])
+@pytest.mark.parametrize("index", ["auto", "nested", "carousel"])
 @pytest.mark.parametrize(
     ("window", "bound"),
     [
@@ -115,7 +115,7 @@ def even_and_odd(trips):
     return trips.filter(pc.equal(odd, 0)), trips.filter(pc.equal(odd, 1))
 
 
-@pytest.mark.parametrize("index", ["auto", "nested", "sorted"])
+@pytest.mark.parametrize("index", ["auto", "nested", "carousel"])
 def test_a_band_over_windows_of_time(trips, ask, index):
     """Trips of nearly the same length, the left's kept for 2 hours and the right's for 3 by ten minutes."""
     hour, slide = 3_600_000_000, 600_000_000  # microseconds

@@ -153,7 +153,7 @@ def push():
     """What a push costs besides its rows."""
     schema = pa.schema([("ts", pa.int64()), ("x", pa.float64()), ("k", pa.string())])
     count = 2000
-    for index in ("nested", "sorted", "hash"):
+    for index in ("nested", "carousel", "hash"):
         on = left.k == right.k if index == "hash" else on_band()
         join = dt.WindowJoin(
             schema, schema, on=on, window=dt.last(10_000), left_time="ts", right_time="ts", index=index
@@ -249,7 +249,7 @@ def memory():
     w, batch = 100_000, 10_000
     for index, on in (
         ("nested", left.x < right.x - 2),
-        ("sorted", (left.x - right.x).abs() <= 1e-7),
+        ("carousel", (left.x - right.x).abs() <= 1e-7),
         ("hash", left.k == right.k),
     ):
         driver = JoinDriver(

@@ -204,7 +204,7 @@ def quick(names, w, kind, dtype, rounds):
 
 def main():
     parse = argparse.ArgumentParser(description=__doc__)
-    parse.add_argument("stores", nargs="*", default=["sorted"])
+    parse.add_argument("stores", nargs="*", default=["carousel"])
     parse.add_argument("--w", type=int, default=1 << 20)
     parse.add_argument("--keys", default="uniform")
     parse.add_argument("--dtype", default="int64")
