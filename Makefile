@@ -4,7 +4,10 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 NATIVE := setup.py setup.cfg pyproject.toml $(wildcard state/*.hpp state/*.cc state/*.pyx)
 
-.PHONY: demo test lint bench sanitize clean
+SANITIZED := ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc \
+	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)"
+
+.PHONY: demo test lint bench bench-state sanitize fuzz clean
 
 demo: $(VENV)/.ready
 	$(BIN)/python examples/power.py
@@ -23,8 +26,18 @@ bench: $(VENV)/.ready
 sanitize: $(VENV)-sanitize/.ready
 	DOVETAIL_DEBUG=1 $(VENV)-sanitize/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
 	    --force-reinstall .
-	DOVETAIL_EXAMPLES=60 ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)" \
-	$(VENV)-sanitize/bin/python -m pytest tests -q -x -m "not slow" --ignore tests/test_house.py -p no:cacheprovider
+	DOVETAIL_EXAMPLES=60 $(SANITIZED) $(VENV)-sanitize/bin/python -m pytest tests -q -x -m "not slow" --ignore tests/test_house.py -p no:cacheprovider
+
+# Window indexes on random streams with failing allocations, in the same build, for MINUTES.
+MINUTES ?= 5
+fuzz: $(VENV)-sanitize/.ready
+	DOVETAIL_DEBUG=1 $(VENV)-sanitize/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
+	    --force-reinstall .
+	$(SANITIZED) $(VENV)-sanitize/bin/python tests/fuzz_stores.py --minutes $(MINUTES)
+
+# Needs Abseil for comparison (Debian: libabsl-dev).
+bench-state: $(VENV)/.ready
+	$(BIN)/python -m tests.bench.state
 
 clean:
 	rm -rf $(VENV) $(VENV)-sanitize build dist *.egg-info state/*.so state/_native.cpp .pytest_cache .mypy_cache \

@@ -172,7 +172,7 @@ CarouselStore::Index::~Index() {
 std::vector<Parameter> CarouselStore::parameters() {
   return {{"segment", 2560, 8, 2560, "rows a segment is built with"},
           {"run", 65536, 8, 1 << 30, "rows of a run of ascending keys, after which another begins"},
-          {"renewal", 2147483648.0, 64, 2147483648.0, "rows after which everything is built anew"}};
+          {"renewal", 2147483648.0, 65536, 2147483648.0, "rows after which everything is built anew"}};
 }
 
 CarouselStore::CarouselStore(const Settings& settings)
@@ -545,7 +545,10 @@ void CarouselStore::trim(Run& run) {
 
 void CarouselStore::insert(const uint64_t* keys, const int64_t* rows, size_t n) {
   if (n == 0) return;
-  if (rows_.end() - renewed_at_ + static_cast<int64_t>(n) > renewal_) rebuild_all();
+  if (rows_.end() - renewed_at_ + static_cast<int64_t>(n) > renewal_) {
+    demand(static_cast<int64_t>(size() + n) <= renewal_, "carousel: a window of more than 2^31 rows does not fit one store");
+    rebuild_all();
+  }
   const bool at_once = n > 4 * size() + 256;
   rows_.append(rows, n);
   try {
@@ -722,10 +725,9 @@ void CarouselStore::take_back(const uint64_t* keys, size_t placed, size_t n) {
     const uint32_t position = first + static_cast<uint32_t>(i);
     Segment& segment = *index_->segments[find(keys[i])];
     if (segment.run) {
+      const Vector<uint32_t>& left = segment.run->positions;
       segment.run->positions.pop_back();
-      if (segment.run->positions.size() > segment.run->head) {
-        segment.run->last = keys_[whole(segment.run->positions.back())];
-      }
+      if (!left.empty() && live(left.back())) segment.run->last = keys_[whole(left.back())];
       continue;
     }
     for (Bucket* bucket = segment.buckets + (segment.line(keys[i]) >> 16);;

@@ -12,7 +12,7 @@ from dovetail import state
 from dovetail.state import _native
 
 TINY = {
-    "carousel": [{}, {"segment": 24, "run": 12, "renewal": 4096}, {"segment": 200, "run": 100}],
+    "carousel": [{}, {"segment": 24, "run": 12}, {"segment": 200, "run": 100}],
     "nested": [{}],
     "hash": [{}, {"smallest": 4}],
 }
@@ -261,6 +261,24 @@ def test_without_memory_an_insertion_changes_nothing(name, settings, kind):
         obvious.expire(max(0, row - 300))
         store.check()
     assert failures
+
+
+def test_positions_of_a_carousel_come_round():
+    for kind in ("uniform", "drift", "sorted"):
+        rng = np.random.default_rng(4)
+        store, obvious, stream = state.make("carousel", "int64", renewal=65536, segment=64), Obvious(), Stream(kind, rng)
+        for at in range(0, 400_000, 1000):
+            keys = stream.take(1000)
+            store.insert(keys, at)
+            store.expire(at + 200)
+            if at % 20_000 == 0:
+                store.check()
+        obvious.insert(keys[200:], np.arange(at + 200, at + 1000))
+        lo = rng.choice(keys, 50)
+        ranges = lo, lo + 20, np.full(50, at + 200), np.full(50, at + 900)
+        probe, row = store.probe(*ranges)
+        assert list(zip(probe.tolist(), row.tolist(), strict=True)) == obvious.probe(*ranges)
+        assert store.statistics()["renewals"] > 6
 
 
 @every_store
