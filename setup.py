@@ -33,6 +33,8 @@ extension = Extension(
 setup(
     # Without a name of its own this file would be packed into the wheel as dovetail/setup.py.
     script_name="setup.py",
+    # Objects of both kinds must not meet.
+    options={"build": {"build_base": "build/debug" if DEBUG else "build/release"}},
     ext_modules=cythonize(
         [extension],
         compiler_directives={

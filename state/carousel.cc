@@ -329,6 +329,7 @@ CarouselStore::Segment* CarouselStore::make(const Piece& piece, BucketPool& pool
         segment->run->positions.push_back(static_cast<uint32_t>(entries[i].row));
       }
       segment->run->last = piece.end > piece.begin ? entries[piece.end - 1].key : 0;
+      measure(*segment->run);
       return segment;
     }
     const size_t buckets = size_t{1} << piece.order;
@@ -494,6 +495,10 @@ void CarouselStore::rebuild_all() {
 // Looks at some segments in turn: removes those that are dead, joins neighbours that are nearly empty. How often, is
 // such that all have their turn while a window is replaced.
 void CarouselStore::look_around(size_t inserted) {
+  pending_ += inserted;
+  if (pending_ < 256) return;
+  inserted = pending_;
+  pending_ = 0;
   Index& index = *index_;
   if (index.added + index.removed && (since_hints_ += inserted) > 8 * index.segments.size()) {
     make_hints(index);  // there is room: each change made sure of it
@@ -532,6 +537,15 @@ void CarouselStore::look_around(size_t inserted) {
   }
 }
 
+// Finds out how keys lie in a run.
+void CarouselStore::measure(Run& run) const {
+  while (run.head < run.positions.size() && !live(run.positions[run.head])) ++run.head;
+  run.guess_index = run.head;
+  run.guess_key = run.head < run.positions.size() ? keys_[whole(run.positions[run.head])] : 0;
+  const auto span = static_cast<double>(run.last - run.guess_key);
+  run.rows_per_key = span > 0 ? static_cast<double>(run.positions.size() - run.head - 1) / span : 0;
+}
+
 void CarouselStore::trim(Run& run) {
   while (run.head < run.positions.size() && !live(run.positions[run.head])) ++run.head;
   if (run.head * 2 > run.positions.size() + 64) {
@@ -539,6 +553,7 @@ void CarouselStore::trim(Run& run) {
     run.positions.swap(left);
     run.head = 0;
   }
+  measure(run);
 }
 
 // Inserting --------------------------------------------------------------------------------------------------------
@@ -581,8 +596,12 @@ DOVETAIL_INLINE void CarouselStore::place_ahead(const uint64_t* keys, size_t n, 
     Bucket* bucket;
     uint16_t fraction;
   };
-  Place places[2][kGroup];
   const auto first = static_cast<uint32_t>(rows_.end() - static_cast<int64_t>(n));
+  if (n < 4) {  // too few to look ahead
+    for (size_t i = 0; i < n; placed = ++i) place(keys[i], first + static_cast<uint32_t>(i));
+    return;
+  }
+  Place places[2][kGroup];
   const auto look = [&](size_t from, Place* to) __attribute__((always_inline)) {
     const size_t until = std::min(n, from + kGroup);
     for (size_t i = from; i < until; ++i) {
@@ -699,6 +718,7 @@ void CarouselStore::place_in_run(size_t at, uint64_t key, uint32_t position) {
   if (run.positions.size() == run.positions.capacity()) trim(run);
   run.positions.push_back(position);
   run.last = key;
+  if (run.positions.size() % 256 == 0) measure(run);
   segment.newest = position;
 }
 
@@ -860,27 +880,55 @@ struct CarouselStore::Finder {
     return true;
   }
 
+  // Rows and keys of a run ascend, so each end of a range of rows and keys is guessed, as if they were evenly spaced,
+  // and then looked for from there.
   size_t in_run(const Staged& staged, const Run& run, size_t n) const {
-    const uint32_t begin = static_cast<uint32_t>(store.rows_.begin());
-    const auto older = [&](uint32_t a, uint32_t b) {  // all that are looked at are live, or older than all live
-      return static_cast<int32_t>(a - begin) < static_cast<int32_t>(b - begin);
+    const uint32_t* positions = run.positions.data();
+    const size_t head = run.head, end = run.positions.size();
+    if (head == end) return n;
+    const auto begin = static_cast<uint32_t>(store.rows_.begin());
+    // All that are looked at are live, or older than all live ones.
+    const auto age = [&](size_t i) { return static_cast<int32_t>(positions[i] - begin); };
+    const auto key = [&](size_t i) { return store.keys_[store.whole(positions[i])]; };
+    const auto first = static_cast<int32_t>(staged.start - begin);
+    const auto last = static_cast<int32_t>(staged.start + staged.count - begin);
+    const auto near = [&](int32_t wanted) {
+      const int64_t ahead = int64_t{wanted} - age(head);
+      return ahead > 0 ? head + static_cast<size_t>(ahead) : head;
     };
-    const auto head = run.positions.begin() + static_cast<std::ptrdiff_t>(run.head);
-    auto from = std::lower_bound(head, run.positions.end(), staged.start, older);
-    auto to = std::lower_bound(from, run.positions.end(), staged.start + staged.count, older);
-    const uint64_t lo = probes.lo[staged.p], hi = probes.hi[staged.p];
-    const auto key = [&](uint32_t position) { return store.keys_[store.whole(position)]; };
+    const size_t from = first_not(head, end, near(first), [&](size_t i) { return age(i) < first; });
+    const size_t to = first_not(from, end, near(last), [&](size_t i) { return age(i) < last; });
     if (from == to) return n;
-    if (key(*from) < lo) {
-      from = std::lower_bound(from, to, lo, [&](uint32_t position, uint64_t k) { return key(position) < k; });
+    const uint64_t lo = probes.lo[staged.p], hi = probes.hi[staged.p];
+    const size_t begins = first_not(from, to, run.guess(lo), [&](size_t i) { return key(i) < lo; });
+    const size_t ends = first_not(begins, to, run.guess(hi), [&](size_t i) { return key(i) <= hi; });
+    uint32_t* place = room(n + ends - begins) + n;
+    for (size_t i = begins; i < ends; ++i) *place++ = positions[i] - staged.start;
+    return n + ends - begins;
+  }
+
+  // The first i in [lo, hi) that is not `before`; hi if all are. It is near `guess`, or the steps grow.
+  template <typename Before>
+  static size_t first_not(size_t lo, size_t hi, size_t guess, Before before) {
+    if (lo >= hi) return lo;
+    guess = std::min(std::max(guess, lo), hi - 1);
+    size_t step = 1;
+    if (before(guess)) {
+      for (lo = guess + 1; lo < hi && before(std::min(hi - 1, lo + step)); step *= 2) lo = std::min(hi, lo + step + 1);
+      hi = std::min(hi, lo + step);
+    } else {
+      for (hi = guess; lo < hi && !before(hi - std::min(hi - lo, step)); step *= 2) hi -= std::min(hi - lo, step);
+      lo = std::max(lo, hi - std::min(hi, step));
     }
-    if (from != to && key(to[-1]) > hi) {
-      to = std::upper_bound(from, to, hi, [&](uint64_t k, uint32_t position) { return k < key(position); });
+    while (lo < hi) {
+      const size_t middle = lo + (hi - lo) / 2;
+      if (before(middle)) {
+        lo = middle + 1;
+      } else {
+        hi = middle;
+      }
     }
-    const auto count = static_cast<size_t>(to - from);
-    uint32_t* place = room(n + count) + n;
-    for (; from != to; ++from) *place++ = *from - staged.start;
-    return n + count;
+    return lo;
   }
 
   // A range that does not lie in the buckets of one segment.
@@ -921,9 +969,17 @@ struct CarouselStore::Finder {
 
   template <typename Matcher>
   DOVETAIL_INLINE size_t run(size_t begin, size_t end, size_t limit) const {
+    const bool consecutive = store.rows_.consecutive();
+    if (end - begin == 1) {
+      Staged probe;
+      if (stage(begin, probe) && !(probe.simple && consecutive && in_few<Matcher>(probe))) {
+        const size_t n = in_segments<Matcher>(probe);
+        if (n) give(probe, n);
+      }
+      return end;
+    }
     Staged staged[2][kGroup];
     size_t counts[2] = {};
-    const bool consecutive = store.rows_.consecutive();
     const auto look = [&](size_t from, size_t turn) __attribute__((always_inline)) {
       counts[turn] = 0;
       const size_t until = std::min(end, from + kGroup);

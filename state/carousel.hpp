@@ -96,6 +96,14 @@ class CarouselStore final : public Store {
     Vector<uint32_t> positions;  // from `head` on they may be live
     size_t head = 0;
     uint64_t last = 0;  // the greatest key
+    // About where a key stands.
+    size_t guess_index = 0;
+    uint64_t guess_key = 0;
+    double rows_per_key = 0;
+    size_t guess(uint64_t key) const {
+      const double rows = rows_per_key * static_cast<double>(key > guess_key ? key - guess_key : 0);
+      return guess_index + static_cast<size_t>(std::min(rows, 1e9));
+    }
   };
 
   struct Segment {
@@ -158,6 +166,7 @@ class CarouselStore final : public Store {
   void drop_dead(Segment& segment, Bucket& first);
   void take_back(const uint64_t* keys, size_t placed, size_t n);
   void trim(Run& run);
+  void measure(Run& run) const;
 
   void collect(const Segment& segment, Vector<Entry>& entries) const;
   size_t live_rows(const Segment& segment) const;
@@ -180,6 +189,7 @@ class CarouselStore final : public Store {
   size_t peak_ = 0;         // most rows since everything was built
   size_t since_hints_ = 0;  // rows inserted since hints were made
   size_t turn_ = 0;         // the segment that is looked at next
+  size_t pending_ = 0;      // rows inserted since one looked around
   double credit_ = 0;
   size_t matches_ = 1;  // pairs a probe, in the last call
   RowSorter sorter_;
