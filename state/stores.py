@@ -109,18 +109,20 @@ class Store:
 
     def _add(self, how: Callable[[np.ndarray, np.ndarray], None], keys: object, rows: object) -> None:
         values = self._convert(keys)
+        first = int(rows) if isinstance(rows, int | np.integer) else None
         where = (
-            np.arange(rows, rows + len(values), dtype=np.int64)
-            if isinstance(rows, int | np.integer)
-            else np.ascontiguousarray(rows, np.int64)
+            np.ascontiguousarray(rows, np.int64)
+            if first is None
+            else np.arange(first, first + len(values), dtype=np.int64)
         )
-        if self._missing(values).any():
+        missing = self._missing(values)
+        if missing is not None and missing.any():
             raise ValueError("NaN and NaT cannot be stored: nothing compares with them")
         if len(where) != len(values):
             raise ValueError(f"{len(values)} keys for {len(where)} rows")
         if len(where) == 0:
             return
-        if np.any(where[1:] <= where[:-1]):
+        if first is None and np.any(where[1:] <= where[:-1]):
             raise ValueError("rows must ascend")
         if self._next_row is not None and where[0] < self._next_row:
             raise ValueError(f"row {where[0]} is not above row {self._next_row - 1}, which was inserted before")
@@ -143,9 +145,12 @@ class Store:
         to_row = np.ascontiguousarray(row_hi, np.int64)
         if self._bound is not None:
             from_row = np.maximum(from_row, self._bound)
-        nothing = self._missing(low) | self._missing(high) | (low > high)
-        lo_keys, hi_keys = keys_of(low).copy(), keys_of(high).copy()
-        lo_keys[nothing], hi_keys[nothing] = 1, 0
+        lo_keys, hi_keys = keys_of(low), keys_of(high)
+        missing = self._missing(low), self._missing(high)
+        if missing[0] is not None and missing[1] is not None:
+            nothing = missing[0] | missing[1]
+            if nothing.any():
+                lo_keys[nothing], hi_keys[nothing] = 1, 0
         probe, row, _ = self._index.probe(lo_keys, hi_keys, from_row, to_row, 0, len(low), 2**62)
         return probe, row
 
@@ -172,9 +177,10 @@ class Store:
         """Return what there is to know: name, rows, bytes, and counts of the structure's own."""
         return {"name": self.name, "rows": len(self), "bytes": self.nbytes, **self._index.statistics()}
 
-    def _missing(self, values: np.ndarray) -> np.ndarray:
+    def _missing(self, values: np.ndarray) -> np.ndarray | None:
+        """Return which keys are NaN or NaT; None for types that have none."""
         if values.dtype == np.float64:
             return np.isnan(values)
         if self.dtype.kind == "M":
             return values == np.iinfo(np.int64).min
-        return np.zeros(len(values), bool)
+        return None

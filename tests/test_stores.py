@@ -266,7 +266,11 @@ def test_without_memory_an_insertion_changes_nothing(name, settings, kind):
 def test_positions_of_a_carousel_come_round():
     for kind in ("uniform", "drift", "sorted"):
         rng = np.random.default_rng(4)
-        store, obvious, stream = state.make("carousel", "int64", renewal=65536, segment=64), Obvious(), Stream(kind, rng)
+        store, obvious, stream = (
+            state.make("carousel", "int64", renewal=65536, segment=64),
+            Obvious(),
+            Stream(kind, rng),
+        )
         for at in range(0, 400_000, 1000):
             keys = stream.take(1000)
             store.insert(keys, at)

@@ -1,8 +1,8 @@
-// The band join of the papers, tuple by tuple, on ordinary trees and on our stores: what `tests.bench.state` measures
-// beside the Python-visible stores. Built for the benchmark only, as it wants Abseil's B-tree.
+// The window join of the papers on ordinary trees, tuple by tuple, and on our stores in steps, all inside native calls:
+// what `tests.bench.state` measures beside the Python-visible stores. Built for the benchmark only (it wants Abseil).
 //
-// Two streams in strict alternation, count windows: tuple i of the left meets right rows [i - w, i), tuple i of the
-// right meets left rows [i + 1 - w, i + 1). Each pair is written as (probe, row), 16 bytes.
+// Two streams come in an order that is given; what each tuple looks for, and the rows that it may meet, are given too.
+// Each pair is written as (probe, row), 16 bytes.
 #include <absl/container/btree_map.h>
 #include <time.h>
 
@@ -12,6 +12,24 @@
 #include <vector>
 
 #include "catalog.hpp"
+#include "cpu.hpp"
+
+extern "C" {
+
+// Arrays by side: 0 left, 1 right. Rows [from, to) of the other side are what a tuple may meet; both have one element
+// more than there are tuples, for those that are still to come.
+struct Work {
+  const uint64_t *keys[2], *lo[2], *hi[2];
+  const int64_t *from[2], *to[2];
+  const uint8_t* side;  // of each tuple, in the order of arrival
+};
+
+struct Outcome {
+  double seconds, insert, probe, expire;
+  int64_t pairs, checksum, bytes;
+};
+
+}  // extern "C"
 
 namespace {
 
@@ -21,142 +39,152 @@ double cpu_seconds() {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-}  // namespace
-
-extern "C" {
-
-struct Work {
-  const uint64_t *keys[2], *lo[2], *hi[2];  // of each stream: what is stored, and what each tuple looks for
-  int64_t n, warm, w;                       // tuples a stream; how many of them only fill the windows; rows a window
+struct Session {
+  int64_t next[2] = {};  // tuples of each side that have come
+  virtual ~Session() = default;
+  // Takes `n` more tuples in, `step` at a time; without `join` it only fills the windows.
+  virtual Outcome run(const Work& work, int64_t at, int64_t n, int64_t step, bool join) = 0;
 };
 
-struct Outcome {
-  double seconds;
-  int64_t pairs, checksum, bytes;
-};
-
-}  // extern "C"
-
-namespace {
-
-void count(Outcome& outcome, const int64_t* probe, const int64_t* row, size_t n, int64_t side) {
+void count(Outcome& outcome, const int64_t* probe, const int64_t* row, size_t n, int64_t first, int side) {
   outcome.pairs += static_cast<int64_t>(n);
   uint64_t sum = 0;
-  for (size_t i = 0; i < n; ++i) sum += static_cast<uint64_t>(probe[i] * 2654435761 + row[i] * 40503 + side);
+  for (size_t i = 0; i < n; ++i) {
+    sum += static_cast<uint64_t>(probe[i] + first) * 2654435761u + static_cast<uint64_t>(row[i]) * 40503u +
+           static_cast<uint64_t>(side);
+  }
   outcome.checksum = static_cast<int64_t>(static_cast<uint64_t>(outcome.checksum) + sum);
 }
 
+// One insertion and one deletion a tuple, as the papers' baseline does.
 template <typename Map>
-Outcome run_tree(const Work& work) {
+struct Trees final : Session {
   Map trees[2];
-  std::vector<int64_t> probe, row;
-  Outcome outcome{};
-  double spent = 0;
-  for (int64_t begin = 0; begin < work.n; begin += 4096) {
-    const int64_t end = std::min(work.n, begin + 4096);
-    probe.clear();
-    row.clear();
-    const double start = cpu_seconds();
-    for (int64_t i = begin; i < end; ++i) {
+  int64_t oldest[2] = {};
+
+  Outcome run(const Work& work, int64_t at, int64_t n, int64_t, bool join) override {
+    Outcome outcome{};
+    std::vector<int64_t> probe[2], row[2];
+    while (n > 0) {
+      const int64_t some = std::min<int64_t>(n, 4096);
       for (int side = 0; side < 2; ++side) {
-        Map &mine = trees[side], &other = trees[1 - side];
-        if (i >= work.warm) {
-          const uint64_t hi = work.hi[side][i];
-          for (auto it = other.lower_bound(work.lo[side][i]); it != other.end() && it->first <= hi; ++it) {
-            probe.push_back(i);
-            row.push_back(it->second);
+        probe[side].clear();
+        row[side].clear();
+      }
+      const double start = cpu_seconds();
+      for (int64_t i = at; i < at + some; ++i) {
+        const int side = work.side[i], other = 1 - side;
+        const int64_t mine = next[side]++;
+        expire(work, other, work.from[side][mine]);
+        if (join) {
+          const uint64_t hi = work.hi[side][mine];
+          for (auto it = trees[other].lower_bound(work.lo[side][mine]); it != trees[other].end() && it->first <= hi;
+               ++it) {
+            probe[side].push_back(mine);
+            row[side].push_back(it->second);
           }
         }
-        if (i >= work.w) {
-          const int64_t gone = i - work.w;
-          for (auto it = mine.lower_bound(work.keys[side][gone]);; ++it) {
-            if (it->second == gone) {
-              mine.erase(it);
-              break;
-            }
-          }
+        trees[side].emplace(work.keys[side][mine], mine);
+      }
+      outcome.seconds += cpu_seconds() - start;
+      for (int side = 0; side < 2; ++side) count(outcome, probe[side].data(), row[side].data(), row[side].size(), 0, side);
+      at += some;
+      n -= some;
+    }
+    return outcome;
+  }
+
+  void expire(const Work& work, int side, int64_t before) {
+    for (; oldest[side] < before && oldest[side] < next[side]; ++oldest[side]) {
+      for (auto it = trees[side].lower_bound(work.keys[side][oldest[side]]);; ++it) {
+        if (it->second == oldest[side]) {
+          trees[side].erase(it);
+          break;
         }
-        mine.emplace(work.keys[side][i], i);
       }
     }
-    spent += begin >= work.warm ? cpu_seconds() - start : 0;
-    count(outcome, probe.data(), row.data(), probe.size(), 0);
   }
-  outcome.seconds = spent;
-  return outcome;
-}
+};
+
+struct Stores final : Session {
+  std::unique_ptr<dovetail::Store> stores[2];
+  std::vector<int64_t> rows;
+
+  Outcome run(const Work& work, int64_t at, int64_t n, int64_t step, bool join) override {
+    Outcome outcome{};
+    rows.resize(static_cast<size_t>(step));
+    const bool parts = step >= 64;
+    while (n > 0) {
+      // Results are handed over every so many tuples, whatever the step.
+      const int64_t some = std::min(n, std::max<int64_t>(4096, step));
+      dovetail::Pairs pairs[2];
+      const int64_t base[2] = {next[0], next[1]};
+      const double start = cpu_seconds();
+      for (int64_t i = at; i < at + some; i += step) {
+        const int64_t until = std::min(at + some, i + step), first[2] = {next[0], next[1]};
+        for (int64_t t = i; t < until; ++t) ++next[work.side[t]];
+        const double a = parts ? cpu_seconds() : 0;
+        for (int side = 0; side < 2; ++side) {
+          const int64_t fresh = next[side] - first[side];
+          for (int64_t r = 0; r < fresh; ++r) rows[static_cast<size_t>(r)] = first[side] + r;
+          stores[side]->insert(work.keys[side] + first[side], rows.data(), static_cast<size_t>(fresh));
+        }
+        const double b = parts ? cpu_seconds() : 0;
+        if (join) {
+          for (int side = 0; side < 2; ++side) {
+            const int64_t from = base[side];
+            const dovetail::Probes probes{work.lo[side] + from, work.hi[side] + from, work.from[side] + from,
+                                          work.to[side] + from};
+            if (next[side] == first[side]) continue;
+            stores[1 - side]->probe(probes, static_cast<size_t>(first[side] - from),
+                                    static_cast<size_t>(next[side] - from), SIZE_MAX, pairs[side]);
+          }
+        }
+        const double c = parts ? cpu_seconds() : 0;
+        for (int side = 0; side < 2; ++side) stores[side]->expire(work.from[1 - side][next[1 - side]]);
+        if (parts) {
+          outcome.insert += b - a;
+          outcome.probe += c - b;
+          outcome.expire += cpu_seconds() - c;
+        }
+      }
+      outcome.seconds += cpu_seconds() - start;
+      for (int side = 0; side < 2; ++side) {
+        count(outcome, pairs[side].probe.data(), pairs[side].row.data(), pairs[side].size(), base[side], side);
+      }
+      at += some;
+      n -= some;
+    }
+    outcome.bytes = static_cast<int64_t>(stores[0]->nbytes() + stores[1]->nbytes());
+    return outcome;
+  }
+};
 
 }  // namespace
 
 extern "C" {
 
-Outcome run_absl(const Work* work) { return run_tree<absl::btree_multimap<uint64_t, int64_t>>(*work); }
-Outcome run_multimap(const Work* work) { return run_tree<std::multimap<uint64_t, int64_t>>(*work); }
-
-// Our store by name, `step` tuples of each stream at a time, all inside this one call. `parts`, if given, gets the
-// seconds of insert, probe and expire.
-Outcome run_store(const char* name, const char** keys, const double* values, size_t settings, const Work* work,
-                  int64_t step, double* parts) {
+// "absl", "multimap", or the name of a store.
+void* open_session(const char* name, const char** keys, const double* values, size_t settings) {
+  if (std::string(name) == "absl") return new Trees<absl::btree_multimap<uint64_t, int64_t>>;
+  if (std::string(name) == "multimap") return new Trees<std::multimap<uint64_t, int64_t>>;
   std::vector<std::pair<std::string, double>> given;
   for (size_t i = 0; i < settings; ++i) given.emplace_back(keys[i], values[i]);
-  const dovetail::Kind* kind = nullptr;
-  for (const auto& one : dovetail::kinds()) {
-    if (std::string(name) == one.name) kind = &one;
+  for (const auto& kind : dovetail::kinds()) {
+    if (std::string(name) != kind.name) continue;
+    auto* session = new Stores;
+    for (auto& store : session->stores) store = kind.make(dovetail::Settings(kind.parameters, given));
+    return session;
   }
-  std::unique_ptr<dovetail::Store> stores[2];
-  for (auto& store : stores) store = kind->make(dovetail::Settings(kind->parameters, given));
-  Outcome outcome{};
-  std::vector<int64_t> rows(static_cast<size_t>(work->n)), from[2], to[2];
-  for (int side = 0; side < 2; ++side) {
-    from[side].resize(rows.size());
-    to[side].resize(rows.size());
-  }
-  for (int64_t i = 0; i < work->n; ++i) {
-    rows[i] = i;
-    for (int side = 0; side < 2; ++side) {
-      to[side][i] = i + side;
-      from[side][i] = std::max<int64_t>(0, i + side - work->w);
-    }
-  }
-  const auto insert = [&](int64_t begin, int64_t end) {
-    for (int side = 0; side < 2; ++side) {
-      stores[side]->insert(work->keys[side] + begin, rows.data() + begin, static_cast<size_t>(end - begin));
-    }
-  };
-  for (int64_t begin = 0; begin < work->warm; begin += 32768) insert(begin, std::min(work->warm, begin + 32768));
-  for (int64_t begin = work->warm; begin < work->n; begin += 4096) {
-    const int64_t until = std::min(work->n, begin + std::max<int64_t>(4096, step));
-    dovetail::Pairs pairs[2];
-    const double start = cpu_seconds();
-    for (int64_t i = begin; i < until; i += step) {
-      const int64_t end = std::min(until, i + step);
-      const double a = parts ? cpu_seconds() : 0;
-      insert(i, end);
-      const double b = parts ? cpu_seconds() : 0;
-      for (int side = 0; side < 2; ++side) {
-        const dovetail::Probes probes{work->lo[side] + begin, work->hi[side] + begin, from[side].data() + begin,
-                                      to[side].data() + begin};
-        stores[1 - side]->probe(probes, static_cast<size_t>(i - begin), static_cast<size_t>(end - begin),
-                                SIZE_MAX, pairs[side]);
-      }
-      const double c = parts ? cpu_seconds() : 0;
-      for (auto& store : stores) store->expire(end - work->w);
-      if (parts) {
-        parts[0] += b - a;
-        parts[1] += c - b;
-        parts[2] += cpu_seconds() - c;
-      }
-    }
-    outcome.seconds += cpu_seconds() - start;
-    for (int side = 0; side < 2; ++side) {
-      int64_t* probe = pairs[side].probe.data();
-      for (size_t i = 0; i < pairs[side].size(); ++i) probe[i] += begin;
-      count(outcome, probe, pairs[side].row.data(), pairs[side].size(), 0);
-    }
-    begin = until - 4096;
-  }
-  outcome.bytes = static_cast<int64_t>(stores[0]->nbytes() + stores[1]->nbytes());
-  return outcome;
+  return nullptr;
 }
+
+Outcome run_session(void* session, const Work* work, int64_t at, int64_t n, int64_t step, int join) {
+  return static_cast<Session*>(session)->run(*work, at, n, step, join != 0);
+}
+
+void close_session(void* session) { delete static_cast<Session*>(session); }
+
+void force_portable(int portable) { dovetail::force_portable(portable != 0); }
 
 }  // extern "C"

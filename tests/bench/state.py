@@ -1,8 +1,11 @@
 """The window indexes, measured as the papers measure them: `make bench-state`.
 
-A band join of two streams over count windows with two matches a tuple, in millions of tuples a second of both
-streams, on one core, in CPU time. Beside each figure stands its ratio to Abseil's `btree_multimap` with one insert and
-one delete a tuple, run in the same minute. `python -m tests.bench.state carousel bi_sort` measures some of them.
+A window join of two streams on one core, in CPU time, in millions of tuples a second of both streams. Beside each
+figure stands its ratio to Abseil's `btree_multimap` with one insert and one delete a tuple, run in the same minute on
+the same tuples; pairs are counted and compared, so that nothing wrong can be fast.
+
+`python -m tests.bench.state` runs all tables and draws the plots of docs/; `… windows keys` runs some tables;
+`… --stores carousel,bi_sort:buffer=4096 --w 1048576 --keys gaussian` looks at one case.
 """
 
 import argparse
@@ -21,21 +24,22 @@ from dovetail.state import _native
 
 HERE = pathlib.Path(__file__).parent
 ROOT = HERE.parent.parent
-TARGET_MATCHES = 2.0
+STRETCHES = 4 * int(os.environ.get("DOVETAIL_ROUNDS", "3"))
+KEYS = ("uniform", "gaussian", "gamma", "zipf", "100 keys", "sorted", "drift 0.2", "drift 1")
 
 
 class Work(ctypes.Structure):
     _fields_ = [
         ("keys", ctypes.c_void_p * 2), ("lo", ctypes.c_void_p * 2), ("hi", ctypes.c_void_p * 2),
-        ("n", ctypes.c_int64), ("warm", ctypes.c_int64), ("w", ctypes.c_int64),
+        ("from_", ctypes.c_void_p * 2), ("to", ctypes.c_void_p * 2), ("side", ctypes.c_void_p),
     ]  # fmt: skip
 
 
 class Outcome(ctypes.Structure):
     _fields_ = [
-        ("seconds", ctypes.c_double), ("pairs", ctypes.c_int64), ("checksum", ctypes.c_int64),
-        ("bytes", ctypes.c_int64),
-    ]  # fmt: skip
+        *[(name, ctypes.c_double) for name in ("seconds", "insert", "probe", "expire")],
+        *[(name, ctypes.c_int64) for name in ("pairs", "checksum", "bytes")],
+    ]
 
 
 def library():
@@ -59,13 +63,19 @@ def library():
         if done.returncode:
             sys.exit(f"{done.stderr}\nThe benchmark needs Abseil: apt-get install libabsl-dev")
     found = ctypes.CDLL(str(to))
-    for name in ("run_absl", "run_multimap", "run_store"):
-        getattr(found, name).restype = Outcome
+    found.open_session.restype = ctypes.c_void_p
+    found.open_session.argtypes = [ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
+    found.run_session.restype = Outcome
+    found.run_session.argtypes = [ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_int64] * 3, ctypes.c_int]
+    found.close_session.argtypes = [ctypes.c_void_p]
     return found
 
 
+# Streams ----------------------------------------------------------------------------------------------------------
+
+
 def keys_of(kind, n, rng, dtype):
-    """Keys of one distribution, both streams alike."""
+    """Keys of one distribution, as the papers draw them."""
     if kind == "uniform":
         values = rng.random(n)
     elif kind == "gaussian":
@@ -79,32 +89,34 @@ def keys_of(kind, n, rng, dtype):
     elif kind == "sorted":
         values = np.arange(n) / n
     elif kind.startswith("drift"):
-        r = float(kind.split()[1])
-        middle = np.linspace(0.5, 0.5 + r, n)
-        values = rng.normal(0, 0.125, n) + middle
+        values = rng.normal(0, 0.125, n) + np.linspace(0.5, 0.5 + float(kind.split()[1]), n)
     else:
         raise ValueError(kind)
     return (values * 2.0**52).astype(np.int64) if dtype == "int64" else values
 
 
-def probes_of(kind, keys, w, rng):
-    """What each tuple looks for: a band around its own key that holds two rows of a window on average.
+def bands(kind, keys, window, stored, matches, rng):
+    """What each tuple looks for in a window of the other stream, so that it finds so many rows on average.
 
-    Of heavily tied keys no band holds two rows: there the probes are pairs of neighbouring rare keys.
+    Of tied keys no band holds two rows: there, pairs of neighbouring rare keys are looked for (zipf), or all rows of a
+    key by so few tuples that there are two rows a tuple (100 keys).
     """
-    sample = np.sort(keys[: min(len(keys), w)])
-    if kind in ("zipf", "100 keys"):
+    sample = np.sort(stored[: min(len(stored), window)])
+    if kind == "zipf":
         values, counts = np.unique(sample, return_counts=True)
-        rare = values[counts <= max(1, np.quantile(counts, 0.2))]
-        at = rng.integers(0, max(1, len(rare) - 1), len(keys))
-        return rare[at], rare[at]
+        rare = values[counts == 1]
+        at = rng.integers(0, len(rare) - 1, len(keys))
+        return rare[at], rare[at + 1]
+    if kind == "100 keys":
+        asks = rng.random(len(keys)) < matches * 100 / window
+        return np.where(asks, keys, keys.dtype.type(1)), np.where(asks, keys, keys.dtype.type(0))
     low, high = 0.0, float(sample[-1] - sample[0])
-    asked = sample[rng.integers(0, len(sample), 2000)]
+    asked = keys[rng.integers(0, min(len(keys), window), 4000)]
     for _ in range(60):
         width = (low + high) / 2
         d = np.array(width).astype(keys.dtype)
         hits = np.searchsorted(sample, asked + d, "right") - np.searchsorted(sample, asked - d, "left")
-        if hits.mean() * (w / len(sample)) > TARGET_MATCHES + 1:  # its own row is among them
+        if hits.mean() * (window / len(sample)) > matches:
             high = width
         else:
             low = width
@@ -113,108 +125,179 @@ def probes_of(kind, keys, w, rng):
 
 
 class Load:
-    """Both streams of one experiment."""
+    """Two streams, the order in which they come, what each tuple looks for and the rows that it may meet."""
 
-    def __init__(self, kind, w, dtype="int64", tuples=None, seed=1):
+    def __init__(self, kind="uniform", w=1 << 20, dtype="int64", *, tuples=None, matches=2.0, windows=None, every=1,
+                 burst=None, seed=1):  # fmt: skip
+        """`windows`: rows of the left's and the right's; `every`: one left tuple for so many right ones.
+
+        `burst`: time windows in place of counts; so many times the rate for a tenth of the time.
+        """
         rng = np.random.default_rng(seed)
         self.kind, self.w, self.dtype = kind, w, dtype
-        self.warm = w + 4096
-        self.n = self.warm + (tuples or max(2 * 32768, min(w, 1 << 20)))
-        self.keys, self.lo, self.hi = [], [], []
-        for _ in range(2):
-            keys = keys_of(kind, self.n, rng, dtype)
-            lo, hi = probes_of(kind, keys, w, rng)
-            self.keys.append(keys), self.lo.append(lo), self.hi.append(hi)
+        windows = windows or (w, w)
+        self.measured = tuples or max(1 << 17, min(w, 1 << 19))
+        total = (max(windows) * (every + 1) + 8192) if burst is None else 4 * w
+        self.warm = total
+        total += self.measured * STRETCHES
+        self.side = (np.arange(total) % (every + 1) > 0).astype(np.uint8)
+        counts = np.stack([np.cumsum(self.side == s) for s in (0, 1)])
+        n = counts[:, -1].tolist()
+        self.counts = np.concatenate([[[0], [0]], counts], axis=1)
+        self.keys = [keys_of(kind, n[s], rng, dtype) for s in (0, 1)]
+        found = [bands(kind, self.keys[s], windows[1 - s], self.keys[1 - s], matches, rng) for s in (0, 1)]
+        self.lo, self.hi = [f[0] for f in found], [f[1] for f in found]
+        self.to, self.from_ = [], []
+        if burst is not None:
+            length = np.where(np.arange(total) // w % 10 == 9, 1.0 / burst, 1.0)
+            times = np.cumsum(length)
+        for s in (0, 1):
+            mine = np.flatnonzero(self.side == s)
+            before = np.append(self.counts[1 - s][mine], n[1 - s])
+            self.to.append(before.astype(np.int64))
+            if burst is None:
+                self.from_.append(np.maximum(0, before - windows[1 - s]).astype(np.int64))
+            else:
+                theirs = times[self.side != s]
+                now = np.append(times[mine], times[-1])
+                self.from_.append(np.searchsorted(theirs, now - w).astype(np.int64))
         self.native = [[_native.keys_of(a) for a in side] for side in (self.keys, self.lo, self.hi)]
-        self.work = Work(*[(ctypes.c_void_p * 2)(*[a.ctypes.data for a in side]) for side in self.native],
-                         self.n, self.warm, w)  # fmt: skip
-
-    @property
-    def tuples(self):
-        return 2 * (self.n - self.warm)
+        arrays = [*self.native, self.from_, self.to]
+        self.work = Work(*[(ctypes.c_void_p * 2)(*[a.ctypes.data for a in side]) for side in arrays],
+                         self.side.ctypes.data)  # fmt: skip
 
 
-def through_python(name, settings, load, batch):
-    """The store as Python sees it: an insert, a probe and an expire a batch and stream."""
-    stores = [state.make(name, load.dtype, **settings) for _ in range(2)]
-    for at in range(0, load.warm, 32768):
-        for store, keys in zip(stores, load.keys, strict=True):
-            store.insert(keys[at : min(load.warm, at + 32768)], at)
-    numbers = np.arange(load.n)
-    froms = [np.maximum(0, numbers + side - load.w) for side in range(2)]
-    tos = [numbers + side for side in range(2)]
-    pairs, most = 0, max(stores[0].nbytes, 1)
-    start = time.thread_time()
-    for at in range(load.warm, load.n, batch):
-        part = slice(at, min(load.n, at + batch))
-        for store, keys in zip(stores, load.keys, strict=True):
-            store.insert(keys[part], at)
-        for side in range(2):
-            _, row = stores[1 - side].probe(
-                load.lo[side][part], load.hi[side][part], froms[side][part], tos[side][part]
-            )
-            pairs += len(row)
-        for store in stores:
-            store.expire(part.stop - load.w)
-    seconds = time.thread_time() - start
-    most = max(stores[0].nbytes, stores[1].nbytes)
-    return load.tuples / seconds / 1e6, pairs, most / load.w
+class Native:
+    """A join inside native calls; the windows are filled once."""
+
+    def __init__(self, library, name, settings, load):
+        keys = (ctypes.c_char_p * len(settings))(*[k.encode() for k in settings])
+        values = (ctypes.c_double * len(settings))(*settings.values())
+        self.library, self.load = library, load
+        self.session = library.open_session(name.encode(), keys, values, len(settings))
+        self.at = 0
+        self.run(load.warm, 65536, join=False)
+
+    def run(self, n, step, *, join=True):
+        done = self.library.run_session(self.session, ctypes.byref(self.load.work), self.at, n, step, join)
+        self.at += n
+        return done
+
+    def close(self):
+        self.library.close_session(self.session)
 
 
-def in_one_call(native, name, settings, load, step):
-    """The same inside one native call, `step` tuples of each stream at a time."""
-    keys = (ctypes.c_char_p * len(settings))(*[k.encode() for k in settings])
-    values = (ctypes.c_double * len(settings))(*settings.values())
-    outcome = native.run_store(
-        name.encode(), keys, values, ctypes.c_size_t(len(settings)), ctypes.byref(load.work), ctypes.c_int64(step), None
-    )
-    return load.tuples / outcome.seconds / 1e6, outcome.pairs, outcome.checksum
+class Python:
+    """The same through the stores as Python sees them: an insert, a probe and an expire a step and stream."""
+
+    def __init__(self, name, settings, load):
+        self.load, self.at = load, 0
+        self.stores = [state.make(name, load.dtype, **settings) for _ in range(2)]
+        self.run(load.warm, 65536, join=False)
+
+    def run(self, n, step, *, join=True):
+        load, stores = self.load, self.stores
+        outcome = Outcome()
+        start = time.thread_time()
+        for at in range(self.at, self.at + n, step):
+            until = min(self.at + n, at + step)
+            parts = [slice(int(load.counts[s][at]), int(load.counts[s][until])) for s in (0, 1)]
+            for s in (0, 1):
+                stores[s].insert(load.keys[s][parts[s]], parts[s].start)
+            if join:
+                for s in (0, 1):
+                    asked = [column[s][parts[s]] for column in (load.lo, load.hi, load.from_, load.to)]
+                    outcome.pairs += len(stores[1 - s].probe(*asked)[1])
+            for s in (0, 1):
+                stores[s].expire(int(load.from_[1 - s][parts[1 - s].stop]))
+        outcome.seconds = time.thread_time() - start
+        outcome.bytes = sum(store.nbytes for store in stores)
+        self.at += n
+        return outcome
+
+    def close(self):
+        self.stores = []
 
 
-def reference(native, which, load):
-    outcome = getattr(native, f"run_{which}")(ctypes.byref(load.work))
-    return load.tuples / outcome.seconds / 1e6, outcome.pairs, outcome.checksum
+def rates(library, stores, load, steps, python_steps=(), portable=False):
+    """M tuples/s of each (store, step), medians of some rounds, in turn beside Abseil's tree; and other figures.
+
+    All run through the same stretches of the streams, so that the pairs of each stretch can be compared.
+    """
+    sessions = {label(*store): Native(library, *store, load) for store in [("absl", {}), *stores]}
+    if python_steps:
+        sessions |= {("python", label(*store)): Python(*store, load) for store in stores}
+    found, other, expected = {}, {}, {}
+    n = load.measured
+    library.force_portable(portable)
+    for stretch in range(STRETCHES):
+        for key, session in sessions.items():
+            python = isinstance(key, tuple)
+            choice = (1,) if key == "absl" else python_steps if python else steps
+            step = choice[stretch % len(choice)]
+            some = n if step >= 64 or not python else min(n, 8192)
+            outcome = session.run(some, step)
+            pairs = outcome.pairs + (session.run(n - some, 32768).pairs if some < n else 0)
+            if key == "absl":
+                expected[stretch] = pairs, outcome.checksum
+            assert pairs == expected[stretch][0], (key, step, pairs, expected[stretch])
+            assert python or outcome.checksum == expected[stretch][1], (key, step)
+            found.setdefault((key, step), []).append(some / outcome.seconds / 1e6)
+            ns = [x / some * 1e9 for x in (outcome.insert, outcome.probe, outcome.expire)]
+            other[key, step] = {"bytes": outcome.bytes / 2 / load.w, "matches": outcome.pairs / some, "ns": ns}
+    library.force_portable(False)
+    for session in sessions.values():
+        session.close()
+    return {key: statistics.median(values) for key, values in found.items()}, other
 
 
-def quick(names, w, kind, dtype, rounds):
-    """One window, one distribution: each store at several batch sizes, beside the trees."""
-    native, load = library(), Load(kind, w, dtype)
-    print(f"w = {w:,}, {kind}, {dtype}, load {os.getloadavg()[0]:.2f}")
-    rates = {}
-    for _ in range(rounds):
-        rates.setdefault("absl", []).append(reference(native, "absl", load)[0])
-        _, expected, checksum = reference(native, "absl", load)
-        for name, settings in names:
-            for step in (1, 64, 1024, 32768):
-                rate, pairs, mine = in_one_call(native, name, settings, load, step)
-                assert (pairs, mine) == (expected, checksum), (name, pairs, expected)
-                rates.setdefault((name, f"step {step}"), []).append(rate)
-            for batch in (1024, 32768):
-                rate, pairs, size = through_python(name, settings, load, batch)
-                assert pairs == expected, (name, pairs, expected)
-                rates.setdefault((name, f"python {batch}"), []).append(rate)
-    unit = statistics.median(rates["absl"])
-    print(f"  {'absl':<32} {unit:8.2f} M tuples/s   {expected / load.tuples:.2f} matches")
-    for key, values in rates.items():
-        if key != "absl":
-            rate = statistics.median(values)
-            print(f"  {' '.join(key):<32} {rate:8.2f} M tuples/s   {rate / unit:6.2f} × absl")
-    print(f"  bytes a tuple: {size:.1f}")
+def label(name, settings):
+    return name + "".join(f" {k}={v:g}" for k, v in settings.items())
+
+
+# What is shown ----------------------------------------------------------------------------------------------------
+
+
+def one_case(library, stores, load):
+    """Print all that there is to say of one case."""
+    print(f"w = {load.w:,}, {load.kind}, {load.dtype}; {_native.instructions()}; load {os.getloadavg()[0]:.2f}")
+    steps, python_steps = (1, 64, 1024, 32768), (1, 64, 1024, 32768)
+    found, other = rates(library, stores, load, steps, python_steps)
+    unit = found["absl", 1]
+    print(f"  absl, tuple by tuple: {unit:.2f} M tuples/s; {other['absl', 1]['matches']:.2f} pairs a tuple")
+    for (key, step), rate in found.items():
+        if key == "absl":
+            continue
+        facts = other[key, step]
+        name, how = (key[1], "through Python") if isinstance(key, tuple) else (key, "in one call")
+        ns = (
+            ""
+            if isinstance(key, tuple) or step < 64
+            else "insert {:.0f}, probe {:.0f}, expire {:.0f} ns".format(*facts["ns"])
+        )
+        print(f"  {name:<24} step {step:>6} {how:<15}{rate:8.2f} M/s {rate / unit:6.2f} × absl", end="")
+        print(f"  {facts['bytes']:5.1f} B  {ns}")
+
+
+def stores_of(texts):
+    """Read `name:parameter=value:…`."""
+    found = []
+    for text in texts:
+        name, *settings = text.split(":")
+        found.append((name, {k: float(v) for k, v in (s.split("=") for s in settings)}))
+    return found
 
 
 def main():
-    parse = argparse.ArgumentParser(description=__doc__)
-    parse.add_argument("stores", nargs="*", default=["carousel"])
+    parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parse.add_argument("--stores", default="carousel", help="name:parameter=value, separated by commas")
     parse.add_argument("--w", type=int, default=1 << 20)
-    parse.add_argument("--keys", default="uniform")
-    parse.add_argument("--dtype", default="int64")
-    parse.add_argument("--rounds", type=int, default=1)
+    parse.add_argument("--keys", default="uniform", choices=KEYS)
+    parse.add_argument("--dtype", default="int64", choices=("int64", "float64"))
+    parse.add_argument("--matches", type=float, default=2.0)
     given = parse.parse_args()
-    names = []
-    for text in given.stores:
-        name, *settings = text.split(",")
-        names.append((name, {k: float(v) for k, v in (s.split("=") for s in settings)}))
-    quick(names, given.w, given.keys, given.dtype, given.rounds)
+    load = Load(given.keys, given.w, given.dtype, matches=given.matches)
+    one_case(library(), stores_of(given.stores.split(",")), load)
 
 
 if __name__ == "__main__":
