@@ -7,6 +7,10 @@
 #include "memory.hpp"
 #include "row_vector.hpp"
 
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
 namespace dovetail {
 
 // Twenty rows of a narrow range of keys, in the order of arrival from `cursor` on, around in a ring: the slot under
@@ -43,6 +47,36 @@ struct Match {
   uint32_t found, edge;
 };
 
+#ifdef __SSE2__
+inline Match match_portable(const Bucket& bucket, uint16_t from, uint16_t to, uint32_t first, uint32_t count) {
+  const auto load = [](const void* at) { return _mm_loadu_si128(static_cast<const __m128i*>(at)); };
+  const __m128i zero = _mm_setzero_si128(), sign = _mm_set1_epi32(INT32_MIN);
+  const __m128i low = _mm_set1_epi16(static_cast<int16_t>(from)), high = _mm_set1_epi16(static_cast<int16_t>(to));
+  const __m128i start = _mm_set1_epi32(static_cast<int>(first));
+  const __m128i most = _mm_xor_si128(_mm_set1_epi32(static_cast<int>(count)), sign);
+  const __m128i fractions[3] = {load(bucket.fraction), load(bucket.fraction + 8),
+                                _mm_loadl_epi64(reinterpret_cast<const __m128i*>(bucket.fraction + 16))};
+  __m128i rows[6];
+  for (int i = 0; i < 5; ++i) {  // there is no unsigned comparison: both sides are moved by half the range
+    const __m128i behind = _mm_sub_epi32(load(bucket.position + 4 * i), start);
+    rows[i] = _mm_cmpgt_epi32(most, _mm_xor_si128(behind, sign));
+  }
+  rows[5] = zero;
+  __m128i found[3], edge[3];
+  for (int i = 0; i < 3; ++i) {
+    const __m128i outside = _mm_or_si128(_mm_subs_epu16(low, fractions[i]), _mm_subs_epu16(fractions[i], high));
+    const __m128i inside = _mm_cmpeq_epi16(outside, zero);
+    found[i] = _mm_and_si128(inside, _mm_packs_epi32(rows[2 * i], rows[2 * i + 1]));
+    const __m128i ends = _mm_or_si128(_mm_cmpeq_epi16(fractions[i], low), _mm_cmpeq_epi16(fractions[i], high));
+    edge[i] = _mm_and_si128(found[i], ends);
+  }
+  const auto bits = [&](const __m128i* lanes) {
+    return static_cast<uint32_t>(_mm_movemask_epi8(_mm_packs_epi16(lanes[0], lanes[1]))) |
+           static_cast<uint32_t>(_mm_movemask_epi8(_mm_packs_epi16(lanes[2], zero))) << 16;
+  };
+  return {bits(found), bits(edge)};
+}
+#else
 inline Match match_portable(const Bucket& bucket, uint16_t from, uint16_t to, uint32_t first, uint32_t count) {
   uint32_t found = 0, edge = 0;
   for (int i = 0; i < Bucket::kSlots; ++i) {
@@ -53,6 +87,7 @@ inline Match match_portable(const Bucket& bucket, uint16_t from, uint16_t to, ui
   }
   return {found, found & edge};
 }
+#endif
 
 // Buckets in blocks of a power of two, by number: number 0 is nobody's.
 class BucketPool {

@@ -10,12 +10,12 @@ the same tuples; pairs are counted and compared, so that nothing wrong can be fa
 
 import argparse
 import ctypes
+import json
 import os
 import pathlib
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 
 import numpy as np
@@ -44,7 +44,8 @@ class Outcome(ctypes.Structure):
 
 def library():
     """Compile the reference beside the stores, with the compiler's flags of the package."""
-    to = pathlib.Path(tempfile.gettempdir()) / f"dovetail-reference-{os.getuid()}.so"
+    to = ROOT / "build" / "reference.so"
+    to.parent.mkdir(exist_ok=True)
     sources = [HERE / "reference.cc", *sorted((ROOT / "state").glob("*.cc"))]
     newest = max(p.stat().st_mtime for p in [*sources, *(ROOT / "state").glob("*.hpp")])
     if not to.exists() or to.stat().st_mtime < newest:
@@ -131,7 +132,7 @@ class Load:
                  burst=None, seed=1):  # fmt: skip
         """`windows`: rows of the left's and the right's; `every`: one left tuple for so many right ones.
 
-        `burst`: time windows in place of counts; so many times the rate for a tenth of the time.
+        `burst`: windows by time, of w tuples while tuples come fast; then, for a while, they come so much slower.
         """
         rng = np.random.default_rng(seed)
         self.kind, self.w, self.dtype = kind, w, dtype
@@ -149,8 +150,8 @@ class Load:
         self.lo, self.hi = [f[0] for f in found], [f[1] for f in found]
         self.to, self.from_ = [], []
         if burst is not None:
-            length = np.where(np.arange(total) // w % 10 == 9, 1.0 / burst, 1.0)
-            times = np.cumsum(length)
+            quiet = max(256, 20 * w // burst)
+            times = np.cumsum(np.where(np.arange(total) % (3 * w + quiet) < 3 * w, 1.0, float(burst)))
         for s in (0, 1):
             mine = np.flatnonzero(self.side == s)
             before = np.append(self.counts[1 - s][mine], n[1 - s])
@@ -230,6 +231,7 @@ def rates(library, stores, load, steps, python_steps=(), portable=False):
     found, other, expected = {}, {}, {}
     n = load.measured
     library.force_portable(portable)
+    _native.force_portable(portable)
     for stretch in range(STRETCHES):
         for key, session in sessions.items():
             python = isinstance(key, tuple)
@@ -246,6 +248,7 @@ def rates(library, stores, load, steps, python_steps=(), portable=False):
             ns = [x / some * 1e9 for x in (outcome.insert, outcome.probe, outcome.expire)]
             other[key, step] = {"bytes": outcome.bytes / 2 / load.w, "matches": outcome.pairs / some, "ns": ns}
     library.force_portable(False)
+    _native.force_portable(False)
     for session in sessions.values():
         session.close()
     return {key: statistics.median(values) for key, values in found.items()}, other
@@ -279,6 +282,80 @@ def one_case(library, stores, load):
         print(f"  {facts['bytes']:5.1f} B  {ns}")
 
 
+STORES = [(name, {}) for name, _, ranges, _ in _native.kinds() if ranges and name != "nested"]
+WINDOWS = (1 << 14, 1 << 17, 1 << 20, 1 << 23)
+BATCHES = (1, 64, 1024, 32768)
+
+
+def measure(library, store, load, steps, python_steps, portable=False):
+    """One store beside Abseil's tree: {"in one call 64": (M/s, ratio, bytes, matches), …}."""
+    stores = [] if store[0] == "absl" else [store]
+    found, other = rates(library, stores, load, steps, python_steps, portable)
+    unit = found["absl", 1]
+    out = {}
+    for (key, step), rate in found.items():
+        how = "tuple by tuple" if key == "absl" else f"{'python' if isinstance(key, tuple) else 'native'} {step}"
+        facts = other[key, step]
+        out[how] = {"rate": rate, "ratio": rate / unit, "bytes": facts["bytes"], "matches": facts["matches"]}
+    return out
+
+
+def windows(library, results):
+    """Each store at several windows and batches: one tuple a time in one call, the others through Python."""
+    for w in WINDOWS:
+        load = Load("uniform", w)
+        for store in [("multimap", {}), *STORES]:
+            plain = store[0] == "multimap"
+            results["windows", w, label(*store)] = measure(library, store, load, (1,), () if plain else BATCHES[1:])
+            tell(results, ("windows", w, label(*store)))
+
+
+def distributions(library, results):
+    """Each store on keys of each distribution, and on floats."""
+    for kind, dtype in [*((kind, "int64") for kind in KEYS), ("uniform", "float64"), ("gaussian", "float64")]:
+        load = Load(kind, 1 << 20, dtype)
+        for store in STORES:
+            results["keys", f"{kind}, {dtype}", label(*store)] = measure(library, store, load, (1,), (1024, 32768))
+            tell(results, ("keys", f"{kind}, {dtype}", label(*store)))
+
+
+def match_rates(library, results):
+    """Pairs a tuple from 2^-4 to 2^10, at w = 2^17."""
+    for power in range(-4, 11, 2):
+        load = Load("uniform", 1 << 17, matches=2.0**power, tuples=1 << 17 if power < 4 else 1 << 14)
+        for store in STORES:
+            results["matches", 2.0**power, label(*store)] = measure(library, store, load, (1,), (32768,))
+            tell(results, ("matches", 2.0**power, label(*store)))
+
+
+def shapes(library, results):
+    """The new one where windows are small, uneven, or measured in time; and without vector instructions."""
+    carousel = ("carousel", {})
+    cases = {
+        **{f"w = 2^{p}": Load(w=1 << p) for p in range(10, 24, 2)},
+        "rates 1 : 100": Load(every=100, w=1 << 17),
+        "windows 1 : 8": Load(windows=(1 << 17, 1 << 20)),
+        "time windows, rate varies 10 times": Load(w=1 << 16, burst=10),
+        "time windows, rate varies 1,000 times": Load(w=1 << 16, burst=1000),
+    }
+    for name, load in cases.items():
+        results["shapes", name, "carousel"] = measure(library, carousel, load, (1, 32768), (32768,))
+        tell(results, ("shapes", name, "carousel"))
+    for w in WINDOWS:
+        results["portable", w, "carousel"] = measure(library, carousel, Load(w=w), (1, 32768), (32768,), portable=True)
+        tell(results, ("portable", w, "carousel"))
+
+
+TABLES = {"windows": windows, "keys": distributions, "matches": match_rates, "shapes": shapes}
+
+
+def tell(results, key):
+    """Print a line of a table as soon as it is known."""
+    figures = "  ".join(f"{how} {f['rate']:.2f} ({f['ratio']:.1f} ×)" for how, f in results[key].items())
+    size = max(f["bytes"] for f in results[key].values())
+    print(f"{key[0]} {key[1]!s:<24} {key[2]:<14} {figures}  {size:.0f} B", flush=True)
+
+
 def stores_of(texts):
     """Read `name:parameter=value:…`."""
     found = []
@@ -290,14 +367,26 @@ def stores_of(texts):
 
 def main():
     parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parse.add_argument("--stores", default="carousel", help="name:parameter=value, separated by commas")
+    parse.add_argument("tables", nargs="*", help=f"some of {', '.join(TABLES)}; none of them and no --stores: all")
+    parse.add_argument("--stores", help="name:parameter=value, separated by commas: look at one case")
     parse.add_argument("--w", type=int, default=1 << 20)
     parse.add_argument("--keys", default="uniform", choices=KEYS)
     parse.add_argument("--dtype", default="int64", choices=("int64", "float64"))
     parse.add_argument("--matches", type=float, default=2.0)
+    parse.add_argument("--save", type=pathlib.Path, help="add the figures to this JSON file, for tests.bench.report")
     given = parse.parse_args()
-    load = Load(given.keys, given.w, given.dtype, matches=given.matches)
-    one_case(library(), stores_of(given.stores.split(",")), load)
+    if given.stores:
+        load = Load(given.keys, given.w, given.dtype, matches=given.matches)
+        one_case(library(), stores_of(given.stores.split(",")), load)
+        return
+    print(f"{_native.instructions()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.2f}")
+    native, results = library(), {}
+    for table in given.tables or TABLES:
+        TABLES[table](native, results)
+        if given.save:
+            old = json.loads(given.save.read_text()) if given.save.exists() else {}
+            old |= {" | ".join(map(str, key)): value for key, value in results.items()}
+            given.save.write_text(json.dumps(old, indent=1))
 
 
 if __name__ == "__main__":
