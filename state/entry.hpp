@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 #include "memory.hpp"
 
@@ -15,31 +16,61 @@ struct Entry {
   bool operator<(const Entry& other) const { return key != other.key ? key < other.key : row < other.row; }
 };
 
-// Sorts by key and keeps equal keys as they stand, so that entries in the order of rows end up by (key, row): a byte
-// at a time from the lowest, without the bytes in which all keys agree. `scratch` has room for n.
-inline void sort_by_key(Entry* entries, Entry* scratch, size_t n) {
-  const auto by_key = [](const Entry& a, const Entry& b) { return a.key < b.key; };
-  if (n <= 256) {
-    std::stable_sort(entries, entries + n, by_key);
+// Sorts by what `key` says of an item, and keeps items of equal keys as they stand. `scratch` has room for n. Two
+// passes deal items out by the highest bits in which keys differ, up to 22 of them: with evenly spread keys that leaves
+// hardly two neighbours that agree in them all. Those that do, of keys however spread, are sorted in the same way by
+// the bits that are left; a few are put in order by insertion.
+template <typename T, typename Key>
+void sort_by_bits(T* items, T* scratch, size_t n, Key key) {
+  constexpr size_t kInsertion = 24;
+  constexpr int kMostBits = 11;  // a pass: the places that it writes to by turns should stay in the first caches
+  if (n <= kInsertion) {
+    for (size_t i = 1; i < n; ++i) {
+      const T item = items[i];
+      size_t at = i;
+      for (; at > 0 && key(items[at - 1]) > key(item); --at) items[at] = items[at - 1];
+      items[at] = item;
+    }
     return;
   }
   uint64_t differ = 0;
   bool ascends = true;
   for (size_t i = 1; i < n; ++i) {
-    differ |= entries[i].key ^ entries[0].key;
-    ascends &= entries[i - 1].key <= entries[i].key;
+    differ |= key(items[i]) ^ key(items[0]);
+    ascends &= key(items[i - 1]) <= key(items[i]);
   }
   if (ascends) return;
-  Entry *from = entries, *to = scratch;
-  for (int shift = 0; shift < 64; shift += 8) {
-    if (((differ >> shift) & 255) == 0) continue;
-    size_t starts[257] = {};
-    for (size_t i = 0; i < n; ++i) ++starts[((from[i].key >> shift) & 255) + 1];
-    for (int b = 0; b < 256; ++b) starts[b + 1] += starts[b];
-    for (size_t i = 0; i < n; ++i) to[starts[(from[i].key >> shift) & 255]++] = from[i];
-    std::swap(from, to);
+  int bits = 5;
+  while (bits < kMostBits && (n >> bits) > 1) ++bits;
+  const int shift = std::max(0, 64 - __builtin_clzll(differ) - 2 * bits);
+  const uint64_t mask = (uint64_t{1} << bits) - 1;
+  const auto low = [&](const T& item) { return (key(item) >> shift) & mask; };
+  const auto high = [&](const T& item) { return (key(item) >> shift >> bits) & mask; };
+  size_t low_at[size_t{1} << kMostBits], high_at[size_t{1} << kMostBits];
+  std::fill(low_at, low_at + mask + 1, 0);
+  std::fill(high_at, high_at + mask + 1, 0);
+  for (size_t i = 0; i < n; ++i) {
+    ++low_at[low(items[i])];
+    ++high_at[high(items[i])];
   }
-  if (from != entries) std::copy(from, from + n, entries);
+  size_t low_start = 0, high_start = 0;
+  for (size_t d = 0; d <= mask; ++d) {
+    low_start += std::exchange(low_at[d], low_start);
+    high_start += std::exchange(high_at[d], high_start);
+  }
+  for (size_t i = 0; i < n; ++i) scratch[low_at[low(items[i])]++] = items[i];
+  for (size_t i = 0; i < n; ++i) items[high_at[high(scratch[i])]++] = scratch[i];
+  if (shift == 0) return;
+  for (size_t start = 0, i = 1; i <= n; ++i) {
+    if (i < n && (key(items[i]) ^ key(items[start])) >> shift == 0) continue;
+    if (i - start > 1) sort_by_bits(items + start, scratch + start, i - start, key);
+    start = i;
+  }
+}
+
+// Entries in the order of rows end up by (key, row).
+inline void sort_by_key(Entry* entries, Entry* scratch, size_t n) {
+  sort_by_bits(entries, scratch, n, [](const Entry& entry) { return entry.key; });
 }
 
 // Puts rows into ascending order, with memory that is kept from one probe to the next.
@@ -66,17 +97,20 @@ class RowSorter {
     }
     if (ascends) return;
     const uint64_t span = static_cast<uint64_t>(most - least);
-    if (span / 64 < n * 4) {
+    if (span / 64 < n / 4) {
       by_bits(rows, n, least, span / 64 + 1);
-    } else if (n < 128) {
-      std::sort(rows, rows + n);
     } else {
-      by_bytes(rows, n, least, span);
+      if (seen_.size() < n) seen_.resize(n);
+      // As distances from the least, which have fewer bits: nothing is below it.
+      for (size_t i = 0; i < n; ++i) rows[i] -= least;
+      sort_by_bits(rows, reinterpret_cast<int64_t*>(seen_.data()), n,
+                   [](int64_t distance) { return static_cast<uint64_t>(distance); });
+      for (size_t i = 0; i < n; ++i) rows[i] += least;
     }
   }
 
  private:
-  // Where rows are dense, a bit for each row of their range is faster than comparing.
+  // Where rows are dense, a bit for each row of their range is faster than dealing them out twice.
   void by_bits(int64_t* rows, size_t n, int64_t least, size_t words) {
     seen_.assign(words, 0);
     for (size_t i = 0; i < n; ++i) {
@@ -89,21 +123,6 @@ class RowSorter {
         rows[next++] = least + static_cast<int64_t>(w * 64) + __builtin_ctzll(bits);
       }
     }
-  }
-
-  void by_bytes(int64_t* rows, size_t n, int64_t least, uint64_t span) {
-    if (seen_.size() < n) seen_.resize(n);
-    int64_t* from = rows;
-    int64_t* to = reinterpret_cast<int64_t*>(seen_.data());
-    for (int shift = 0; shift < 64 && (span >> shift); shift += 8) {
-      size_t starts[257] = {};
-      const auto byte = [&](int64_t row) { return (static_cast<uint64_t>(row - least) >> shift) & 255; };
-      for (size_t i = 0; i < n; ++i) ++starts[byte(from[i]) + 1];
-      for (int b = 0; b < 256; ++b) starts[b + 1] += starts[b];
-      for (size_t i = 0; i < n; ++i) to[starts[byte(from[i])]++] = from[i];
-      std::swap(from, to);
-    }
-    if (from != rows) std::copy(from, from + n, rows);
   }
 
   Vector<uint64_t> seen_;
