@@ -1,5 +1,6 @@
 #include "catalog.hpp"
 
+#include "bi_sort.hpp"
 #include "carousel.hpp"
 #include "hash.hpp"
 #include "nested.hpp"
@@ -21,6 +22,7 @@ const std::vector<Kind>& kinds() {
       kind<CarouselStore>("carousel", "ranges: rings of slots that forget what has expired, under a computed directory"),
       kind<NestedStore>("nested", "no index: every row of the range is looked at, eight at a time"),
       kind<HashStore>("hash", "equality: chains from the newest row to the oldest", false),
+      kind<BiSortStore>("bi_sort", "ranges: PanJoin's sorted arrays with an index, for batches and wide ranges"),
   };
   return all;
 }

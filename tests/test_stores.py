@@ -15,6 +15,11 @@ TINY = {
     "carousel": [{}, {"segment": 24, "run": 12}, {"segment": 200, "run": 100}],
     "nested": [{}],
     "hash": [{}, {"smallest": 4}],
+    "bi_sort": [
+        {},
+        {"buffer": 4, "fan": 2, "partition": 2, "presort": 4},
+        {"buffer": 8, "fan": 2**30, "partition": 3, "subwindows": 3, "waste": 0.1},
+    ],
 }
 """The settings with which each store is tested: the standard ones, and some that make everything happen often."""
 
