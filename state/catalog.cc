@@ -3,7 +3,10 @@
 #include "bi_sort.hpp"
 #include "carousel.hpp"
 #include "hash.hpp"
+#include "llat.hpp"
 #include "nested.hpp"
+#include "rap_table.hpp"
+#include "wib_tree.hpp"
 
 namespace dovetail {
 namespace {
@@ -23,6 +26,9 @@ const std::vector<Kind>& kinds() {
       kind<NestedStore>("nested", "no index: every row of the range is looked at, eight at a time"),
       kind<HashStore>("hash", "equality: chains from the newest row to the oldest", false),
       kind<BiSortStore>("bi_sort", "ranges: PanJoin's sorted arrays with an index, for batches and wide ranges"),
+      kind<LlatStore>("llat", "ranges: sub-windows cut into partitions of even width"),
+      kind<RapTableStore>("rap_table", "ranges: sub-windows cut by splitters that adjust to the keys"),
+      kind<WibTreeStore>("wib_tree", "ranges: sub-windows in trees with wide, unsorted leaves"),
   };
   return all;
 }

@@ -20,6 +20,9 @@ TINY = {
         {"buffer": 4, "fan": 2, "partition": 2, "presort": 4},
         {"buffer": 8, "fan": 2**30, "partition": 3, "subwindows": 3, "waste": 0.1},
     ],
+    "llat": [{}, {"least": 12, "partitions": 3, "sigma": 1}, {"least": 40, "parts": 4}],
+    "wib_tree": [{}, {"least": 60, "leaf": 2}, {"least": 40, "leaf": 3, "parts": 4}],
+    "rap_table": [{}, {"least": 12, "partitions": 5, "sigma": 1}, {"least": 40, "parts": 4}],
 }
 """The settings with which each store is tested: the standard ones, and some that make everything happen often."""
 
