@@ -46,9 +46,9 @@ struct Chunk {
   uint64_t* keys() { return reinterpret_cast<uint64_t*>(this + 1); }
   const uint64_t* keys() const { return reinterpret_cast<const uint64_t*>(this + 1); }
 
-  static size_t nbytes(size_t room) {
-    return (sizeof(Chunk) + room * (sizeof(uint64_t) + sizeof(uint32_t)) + 7) / 8 * 8;
-  }
+  static constexpr size_t kRow = sizeof(uint64_t) + sizeof(uint32_t);
+  static size_t nbytes(size_t room) { return (sizeof(Chunk) + room * kRow + 7) / 8 * 8; }
+  static size_t room_in(size_t nbytes) { return (nbytes - sizeof(Chunk)) / kRow; }
 };
 
 // Chunks that are taken and given back, and the operations on a chain of them. A chain is known by its first chunk,
@@ -199,7 +199,7 @@ class Llat {
   Llat(size_t rows, size_t partitions, double sigma)
       : partitions_(partitions),
         reserve_(room_for(rows, partitions, sigma), std::max<size_t>(1, partitions / 4)),
-        stride_(Chunk::nbytes(reserve_.room())),
+        stride_((Chunk::nbytes(reserve_.room()) + 63) / 64 * 64),
         own_(partitions * stride_) {
     for (size_t p = 0; p < partitions; ++p) *own(p) = {0, kNoChunk};
   }
@@ -273,8 +273,10 @@ class Llat {
   }
 
  private:
+  // At least sigma times the share, and what is left of the last cache line.
   static size_t room_for(size_t rows, size_t partitions, double sigma) {
-    return static_cast<size_t>(std::ceil(sigma * static_cast<double>(rows) / static_cast<double>(partitions)));
+    const double room = std::ceil(sigma * static_cast<double>(rows) / static_cast<double>(partitions));
+    return Chunk::room_in((Chunk::nbytes(static_cast<size_t>(room)) + 63) / 64 * 64);
   }
 
   const Chunk* own(size_t p) const { return reinterpret_cast<const Chunk*>(own_.get() + p * stride_); }
@@ -297,7 +299,7 @@ class LlatPart {
     double sigma;
   };
   static std::vector<Parameter> parameters() {
-    return {{"partitions", 0, 0, 1 << 24, "partitions of a sub-window; 0: one for every 8 rows"},
+    return {{"partitions", 0, 0, 1 << 24, "partitions of a sub-window; 0: one for every 16 rows"},
             {"sigma", 1.25, 1, 16, "rows that a chunk has room for, by a partition's share"}};
   }
 
@@ -357,7 +359,7 @@ class LlatPart {
   }
 
  private:
-  static constexpr size_t kShare = 8;  // rows of a partition: with sigma = 1.25, a chunk is then two cache lines
+  static constexpr size_t kShare = 16;  // rows of a partition: with sigma = 1.25 a chunk is then four cache lines
 
   void look(const uint64_t* keys, size_t n, uint32_t* partitions) const {
     cut_.partitions_of(keys, n, partitions);

@@ -8,7 +8,7 @@
 // A store does not know how long its window is, nor need that be a number of rows, so the length of a sub-window
 // follows the rows that are live: 1 / (parts - 1) of them, but not fewer than `least`. Then `parts` sub-windows cover
 // the window: the newest is being filled and of the oldest some rows have expired. As long as nothing expires the
-// window is taken to grow, and a sub-window is laid out for twice as much. The newest is closed early when it was laid
+// window is taken to grow, and a sub-window is laid out for up to twice as much. The newest is closed early when it was laid
 // out for four times what is wanted now, so that memory follows the window down. The first sub-window has no
 // predecessor to learn from and is short: it is the sample for the second.
 //
@@ -143,7 +143,7 @@ class SubWindows final : public Store {
 
  private:
   static constexpr size_t kSample = 1024;  // rows of the first sub-window, whatever is wanted
-  static constexpr size_t kMostRows = size_t{1} << 30;  // places are 32 bits, as are the numbers of chunks
+  static constexpr size_t kMostRows = size_t{1} << 29;  // places are 32 bits, as are the numbers of chunks
 
   using Spot = typename Part::Spot;
 
@@ -169,7 +169,8 @@ class SubWindows final : public Store {
   void open(int64_t at) {
     const bool first = subs_.empty();
     const bool growing = !first && subs_.front().first >= log_.begin();
-    const size_t rows = first ? std::min(least_, kSample) : std::min(wanted_rows() * (growing ? 2 : 1), kMostRows);
+    size_t rows = first ? std::min(least_, kSample) : wanted_rows();
+    if (growing) rows = std::clamp(log_.size(), rows, 2 * rows);
     subs_.reserve(subs_.size() + 1);
     subs_.push_back(Sub{at, Part(options_, rows, first ? nullptr : &subs_.back().part)});
     ++opened_;

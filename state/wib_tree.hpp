@@ -37,7 +37,7 @@ class WibTree {
     explicit Options(const Settings& settings) : leaf(settings.count("leaf")) {}
     size_t leaf;
   };
-  static std::vector<Parameter> parameters() { return {{"leaf", 20, 2, 1 << 16, "rows of a leaf"}}; }
+  static std::vector<Parameter> parameters() { return {{"leaf", 26, 2, 1 << 16, "rows of a leaf"}}; }
 
   struct Spot {
     uint32_t rank, slot;  // the rank of a block, and a leaf in it
