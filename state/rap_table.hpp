@@ -11,13 +11,14 @@
 // The first sub-window is one partition; its rows are sorted and eight at a time taken for a partition. The numbers
 // are gathered once, in one pass when the next sub-window is opened, rather than kept up at each insertion.
 //
-// Cost: insert and probe O(log P) over splitters that stay in the cache, and two to three cache lines for each
-// sub-window; some 5 ns a row for the adjustment; some 40 bytes a row. All arithmetic is in integers.
+// Cost: insert and probe O(log P) over splitters that stay in the cache, and four to five cache lines for each
+// sub-window; some 5 ns a row for the adjustment; some 37 bytes a row. All arithmetic is in integers.
 // Invariants: partition i holds the keys above bound i - 1 up to bound i, inclusively; bounds do not fall; the last is
 // the greatest key there is. Equal bounds mean empty partitions between them: that is what a key with more rows
 // than a share leads to.
 // Where it loses: keys that only rise (or only fall): whatever is above the predecessor's keys goes into the last
-// partition, which then is a list. `wib_tree` is for those. Drift costs as much as it moves within one sub-window.
+// partition, which then is a list. `wib_tree` is for those. Drift costs what it moves within one sub-window: there more
+// `parts` help.
 // Repaired against the paper: the formula has min_i in it; the loop runs over splitters 1 … P - 1 and compares j·N with
 // sum·P, exactly; empty partitions have no least and greatest key and are passed over; insert and probe look on
 // the same side of equal splitters; N is the rows counted, and N and P may differ between predecessor and successor.
@@ -147,6 +148,7 @@ class AdjustedCut {
  public:
   AdjustedCut() = default;
   AdjustedCut(size_t partitions, const LlatPart<AdjustedCut>& before) : bounds_(partitions) {
+    if (partitions == 1) return;
     Adjustment adjustment(before.rows(), bounds_);
     if (before.table().partitions() == 1) {
       take_sample(before, adjustment);

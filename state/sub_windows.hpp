@@ -8,23 +8,24 @@
 // A store does not know how long its window is, nor need that be a number of rows, so the length of a sub-window
 // follows the rows that are live: 1 / (parts - 1) of them, but not fewer than `least`. Then `parts` sub-windows cover
 // the window: the newest is being filled and of the oldest some rows have expired. As long as nothing expires the
-// window is taken to grow, and a sub-window is laid out for up to twice as much. The newest is closed early when it was laid
-// out for four times what is wanted now, so that memory follows the window down. The first sub-window has no
-// predecessor to learn from and is short: it is the sample for the second.
+// window is taken to grow, and a sub-window is laid out for up to twice as much. The newest is closed early when it
+// was laid out for more than four times what is wanted now, so that memory follows the window down. The first
+// sub-window has no predecessor to learn from and is short: it is the sample for the second.
 //
 // A Part is the structure of one sub-window. Inside it rows are numbered from 0 (*places*). It has
 //   Part(options, rows, before)   laid out for `rows` rows; `before` is the predecessor, or null for the first
 //   Options(settings)             what it reads from the settings of the store, which parameters() lists
 //   Spot                          where a probe begins: plain data
-//   locate(lo, hi, n, spots)      the Spots of n <= kGroup key ranges, with their memory already on the way; empty ranges too
+//   locate(lo, hi, n, spots)      the Spots of n <= kGroup key ranges, empty ones too, with their memory on the way
 //   approach(spots, n)            asks for the memory that could not be known before that of the Spots was there
-//   collect(spot, wanted, out)    writes the rows that are wanted behind those of `out`, unordered; returns how many
+//   collect(spot, wanted, out, f) writes what is wanted, unordered, from f behind the end of `out` on; tells how many
 //   insert(keys, n)               the next n places; when memory runs out the first ones may be in, as rows() tells
 //   take_back(key)                removes the newest row, whose key this is; never fails
 //   rows(), capacity(), nbytes(), check(), describe(statistics)
 //
 // Cost: a probe looks into `parts` sub-windows, all of whose memory it asks for before it reads any, and batches look
-// ahead over several probes; expire O(1) amortised. At most 1 / (parts - 1) of the rows held have expired.
+// ahead over several probes; expire O(1) amortised. While a window stays as it is, the rows that are held though they
+// have expired are at most 1 / (parts - 1) of the live ones: `parts` buys memory with time.
 // Invariants: sub-windows are not empty, follow each other without a gap and end with the last row; the oldest holds a
 // live row. Results come sub-window by sub-window, oldest first: sorted inside each, they ascend.
 // Where it loses: windows of which a probe wants a row or two and the structure would have found it at once: `parts`
@@ -57,7 +58,7 @@ class SubWindows final : public Store {
  public:
   static std::vector<Parameter> parameters() {
     std::vector<Parameter> all = Part::parameters();
-    all.push_back({"parts", 2, 2, 1024, "sub-windows that cover the window"});
+    all.push_back({"parts", 2, 2, 1024, "sub-windows that cover the window; more: slower, less memory"});
     all.push_back({"least", 1024, 1, 1 << 30, "rows of the shortest sub-window"});
     return all;
   }
