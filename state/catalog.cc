@@ -1,6 +1,7 @@
 #include "catalog.hpp"
 
 #include "bi_sort.hpp"
+#include "bplus.hpp"
 #include "carousel.hpp"
 #include "hash.hpp"
 #include "llat.hpp"
@@ -29,6 +30,7 @@ const std::vector<Kind>& kinds() {
       kind<LlatStore>("llat", "ranges: sub-windows cut into partitions of even width"),
       kind<RapTableStore>("rap_table", "ranges: sub-windows cut by splitters that adjust to the keys"),
       kind<WibTreeStore>("wib_tree", "ranges: sub-windows in trees with wide, unsorted leaves"),
+      kind<BPlusStore>("bplus", "ranges: a B+-tree with an insertion and a deletion for each row"),
   };
   return all;
 }

@@ -23,6 +23,7 @@ TINY = {
     "llat": [{}, {"least": 12, "partitions": 3, "sigma": 1}, {"least": 40, "parts": 4}],
     "wib_tree": [{}, {"least": 60, "leaf": 2}, {"least": 40, "leaf": 3, "parts": 4}],
     "rap_table": [{}, {"least": 12, "partitions": 5, "sigma": 1}, {"least": 40, "parts": 4}],
+    "bplus": [{}, {"fanout": 4}, {"fanout": 7}],
 }
 """The settings with which each store is tested: the standard ones, and some that make everything happen often."""
 
