@@ -3,6 +3,7 @@
 #include "bi_sort.hpp"
 #include "bplus.hpp"
 #include "carousel.hpp"
+#include "chained.hpp"
 #include "hash.hpp"
 #include "llat.hpp"
 #include "nested.hpp"
@@ -31,6 +32,8 @@ const std::vector<Kind>& kinds() {
       kind<RapTableStore>("rap_table", "ranges: sub-windows cut by splitters that adjust to the keys"),
       kind<WibTreeStore>("wib_tree", "ranges: sub-windows in trees with wide, unsorted leaves"),
       kind<BPlusStore>("bplus", "ranges: a B+-tree with an insertion and a deletion for each row"),
+      kind<ChainedStore<BPlusTree>>("chained", "ranges: a chain of B+-trees, the oldest dropped whole"),
+      kind<ChainedStore<PackedTree>>("ib_chained", "ranges: a chain of packed trees, and a B+-tree for what came last"),
   };
   return all;
 }

@@ -24,6 +24,8 @@ TINY = {
     "wib_tree": [{}, {"least": 60, "leaf": 2}, {"least": 40, "leaf": 3, "parts": 4}],
     "rap_table": [{}, {"least": 12, "partitions": 5, "sigma": 1}, {"least": 40, "parts": 4}],
     "bplus": [{}, {"fanout": 4}, {"fanout": 7}],
+    "chained": [{}, {"length": 2, "fanout": 4, "least": 1}, {"length": 5, "fanout": 5, "least": 16}],
+    "ib_chained": [{}, {"length": 2, "fanout": 4, "least": 1}, {"length": 5, "fanout": 5, "least": 16}],
 }
 """The settings with which each store is tested: the standard ones, and some that make everything happen often."""
 
