@@ -16,6 +16,8 @@ constexpr size_t kGroup = 16;      // places computed ahead: enough misses in fl
 constexpr int kRows = 12;          // rows a bucket is given at most when it is built
 constexpr int kMostRows = 60;      // and rows of one bucket that make its segment be cut
 constexpr int kMostOverflows = 2;  // buckets in a chain besides the first
+constexpr int64_t kWaiting = 4;   // rows that wait to be placed at most
+constexpr size_t kLookAfter = 256; // rows inserted before segments are looked at
 constexpr size_t kLeastRun = 24;   // ascending rows that are worth a run
 constexpr int kMostOrder = BucketPool::kOrders - 1;
 
@@ -62,6 +64,18 @@ struct Portable {
     }
     return n;
   }
+  static size_t give_two(const Bucket& a, uint32_t slots, const Bucket& b, uint32_t others, uint32_t first,
+                         int64_t first_row, int64_t probe, int64_t* rows, int64_t* probes) {
+    size_t done = give(a, slots, first, first_row, probe, rows, probes);
+    const size_t n = done + give(b, others, first, first_row, probe, rows + done, probes + done);
+    for (done = std::max<size_t>(done, 1); done < n; ++done) {
+      const int64_t one = rows[done];
+      size_t at = done;
+      for (; at > 0 && rows[at - 1] > one; --at) rows[at] = rows[at - 1];
+      rows[at] = one;
+    }
+    return n;
+  }
 };
 
 #ifdef DOVETAIL_AVX512
@@ -91,34 +105,64 @@ struct Avx512 {
   }
 
   // Writes the rows of these slots in the order of arrival, and the probe beside each; `rows` and `probes` have room for
-  // 16, the most that there may be. In a ring the slots from the cursor on are the oldest: what is found in the order
-  // of slots is turned around by as many as stand before the cursor.
+  // 16, the most that there may be.
   DOVETAIL_TARGET static inline size_t give(const Bucket& bucket, uint32_t slots, uint32_t first, int64_t first_row,
                                             int64_t probe, int64_t* rows, int64_t* probes) {
+    const __m512i found = in_order(bucket, slots, first);
+    const __m512i base = _mm512_set1_epi64(first_row), p = _mm512_set1_epi64(probe);
+    const auto n = static_cast<size_t>(__builtin_popcount(slots));
+    _mm512_storeu_si512(rows, _mm512_add_epi64(base, eight(found)));
+    _mm512_storeu_si512(probes, p);
+    if (n > 8) {
+      const __m256i more = _mm512_extracti64x4_epi64(found, 1);
+      _mm512_storeu_si512(rows + 8, _mm512_add_epi64(base, _mm512_cvtepu32_epi64(more)));
+      _mm512_storeu_si512(probes + 8, p);
+    }
+    return n;
+  }
+
+  // The same for two buckets, with at most 8 slots in all. The rows of one ascending and of the other descending behind
+  // them are brought into order by comparing lanes 4, 2 and 1 apart, without a branch to guess.
+  DOVETAIL_TARGET static inline size_t give_two(const Bucket& a, uint32_t slots, const Bucket& b, uint32_t others,
+                                                uint32_t first, int64_t first_row, int64_t probe, int64_t* rows,
+                                                int64_t* probes) {
+    const int n = __builtin_popcount(slots), more = __builtin_popcount(others);
+    const __m512i backwards = _mm512_set_epi64(0, 1, 2, 3, 4, 5, 6, 7);
+    const auto front = static_cast<__mmask8>((1u << n) - 1), back = static_cast<__mmask8>(0xff00u >> more);
+    __m512i v = _mm512_mask_mov_epi64(_mm512_set1_epi64(INT64_MAX), front, eight(in_order(a, slots, first)));
+    v = _mm512_mask_permutexvar_epi64(v, back, backwards, eight(in_order(b, others, first)));
+    const auto compare = [&](__m512i other, __mmask8 upper) DOVETAIL_TARGET {
+      v = _mm512_mask_max_epi64(_mm512_min_epi64(v, other), upper, v, other);
+    };
+    compare(_mm512_shuffle_i64x2(v, v, 0x4e), 0xf0);
+    compare(_mm512_permutex_epi64(v, 0x4e), 0xcc);
+    compare(_mm512_permutex_epi64(v, 0xb1), 0xaa);
+    _mm512_storeu_si512(rows, _mm512_add_epi64(v, _mm512_set1_epi64(first_row)));
+    _mm512_storeu_si512(probes, _mm512_set1_epi64(probe));
+    return static_cast<size_t>(n + more);
+  }
+
+ private:
+  // How far behind `first` the rows of these slots are, in the order of arrival: in a ring the slots from the cursor on
+  // are the oldest, so what is found in the order of slots is turned around by as many as stand before the cursor.
+  DOVETAIL_TARGET static inline __m512i in_order(const Bucket& bucket, uint32_t slots, uint32_t first) {
     const auto start = static_cast<int>(first);
     const auto low = static_cast<__mmask16>(slots);
-    const auto n_low = __builtin_popcount(low), n = __builtin_popcount(slots);
+    const auto n_low = __builtin_popcount(low);
     const auto turned = __builtin_popcount(slots & ((uint32_t{1} << bucket.cursor) - 1));
     const __m128i last = _mm_maskz_compress_epi32(static_cast<__mmask8>(slots >> 16), upper(bucket, start));
     const __m512i found = _mm512_mask_expand_epi32(_mm512_maskz_compress_epi32(low, lower(bucket, start)),
                                                    static_cast<__mmask16>(uint32_t{0xffff} << n_low),
                                                    _mm512_zextsi128_si512(last));
     const __m512i lanes = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
-    const __m512i from = _mm512_add_epi32(lanes, _mm512_set1_epi32(turned)), all = _mm512_set1_epi32(n);
+    const __m512i from = _mm512_add_epi32(lanes, _mm512_set1_epi32(turned));
+    const __m512i all = _mm512_set1_epi32(__builtin_popcount(slots));
     const __m512i around = _mm512_mask_sub_epi32(from, _mm512_cmpge_epi32_mask(from, all), from, all);
-    const __m512i ordered = _mm512_permutexvar_epi32(around, found);
-    const __m512i base = _mm512_set1_epi64(first_row), p = _mm512_set1_epi64(probe);
-    _mm512_storeu_si512(rows, _mm512_add_epi64(base, _mm512_cvtepu32_epi64(_mm512_castsi512_si256(ordered))));
-    _mm512_storeu_si512(probes, p);
-    if (n > 8) {
-      const __m256i more = _mm512_extracti64x4_epi64(ordered, 1);
-      _mm512_storeu_si512(rows + 8, _mm512_add_epi64(base, _mm512_cvtepu32_epi64(more)));
-      _mm512_storeu_si512(probes + 8, p);
-    }
-    return static_cast<size_t>(n);
+    return _mm512_permutexvar_epi32(around, found);
   }
-
- private:
+  DOVETAIL_TARGET static inline __m512i eight(__m512i found) {
+    return _mm512_cvtepu32_epi64(_mm512_castsi512_si256(found));
+  }
   // How far behind `start` the first 16 positions, and the last 4, are.
   DOVETAIL_TARGET static inline __m512i lower(const Bucket& bucket, int start) {
     return _mm512_sub_epi32(_mm512_loadu_si512(bucket.position), _mm512_set1_epi32(start));
@@ -487,6 +531,7 @@ void CarouselStore::rebuild_all() {
   make_hints(*index);
   index_ = std::move(index);
   renewed_at_ = rows_.begin();
+  placed_ = rows_.end();
   peak_ = n;
   ++renewals_;
   scratch_ = Vector<Entry>();
@@ -494,11 +539,9 @@ void CarouselStore::rebuild_all() {
 
 // Looks at some segments in turn: removes those that are dead, joins neighbours that are nearly empty. How often, is
 // such that all have their turn while a window is replaced.
-void CarouselStore::look_around(size_t inserted) {
-  pending_ += inserted;
-  if (pending_ < 256) return;
-  inserted = pending_;
-  pending_ = 0;
+void CarouselStore::look_around() {
+  const auto inserted = static_cast<size_t>(placed_ - looked_at_);
+  looked_at_ = placed_;
   Index& index = *index_;
   if (index.added + index.removed && (since_hints_ += inserted) > 8 * index.segments.size()) {
     make_hints(index);  // there is room: each change made sure of it
@@ -572,79 +615,86 @@ void CarouselStore::insert(const uint64_t* keys, const int64_t* rows, size_t n) 
     rows_.take_back(n);
     throw;
   }
-  size_t placed = 0;
+  if (rows_.end() - placed_ < kWaiting) {
+    for (size_t i = 0; i < n; ++i) fetch(keys[i]);
+    return;
+  }
   try {
     if (at_once) {
       rebuild_all();
       return;
     }
-    place_all(keys, n, placed);
+    place_all();
   } catch (...) {
-    take_back(keys, placed, n);
+    take_back(n);
     throw;
   }
   peak_ = std::max(peak_, size());
-  look_around(n);
+  if (static_cast<size_t>(placed_ - looked_at_) >= kLookAfter) look_around();
 }
 
 void CarouselStore::build(const uint64_t* keys, const int64_t* rows, size_t n) { insert(keys, rows, n); }
 
-// Places rows [end - n, end), which the logs hold already, with a look ahead. `placed` says how far it came.
-DOVETAIL_INLINE void CarouselStore::place_ahead(const uint64_t* keys, size_t n, size_t& placed) {
+// Asks for the memory where a row will be placed soon.
+void CarouselStore::fetch(uint64_t key) const {
+  const Segment& segment = *index_->segments[find(key)];
+  if (segment.run) return;
+  const Bucket* bucket = segment.buckets + (segment.line(key) >> 16);
+  __builtin_prefetch(bucket, 1);
+  __builtin_prefetch(reinterpret_cast<const char*>(bucket) + 64, 1);
+}
+
+// Places the rows that wait, in the order of arrival, with a look ahead. What fails leaves those behind it waiting.
+DOVETAIL_INLINE void CarouselStore::place_ahead() {
   struct Place {
     Segment* segment;
     Bucket* bucket;
+    uint64_t key;
     uint16_t fraction;
   };
-  const auto first = static_cast<uint32_t>(rows_.end() - static_cast<int64_t>(n));
-  if (n < 4) {  // too few to look ahead
-    for (size_t i = 0; i < n; placed = ++i) place(keys[i], first + static_cast<uint32_t>(i));
-    return;
-  }
   Place places[2][kGroup];
-  const auto look = [&](size_t from, Place* to) __attribute__((always_inline)) {
-    const size_t until = std::min(n, from + kGroup);
-    for (size_t i = from; i < until; ++i) {
-      Segment* segment = index_->segments[find(keys[i])];
-      const uint64_t code = segment->line(keys[i]);
+  const int64_t end = rows_.end();
+  const auto group = static_cast<int64_t>(kGroup);
+  const auto look = [&](int64_t from, Place* to) __attribute__((always_inline)) {
+    const int64_t until = std::min(end, from + group);
+    for (int64_t position = from; position < until; ++position) {
+      const uint64_t key = keys_[position];
+      Segment* segment = index_->segments[find(key)];
+      const uint64_t code = segment->line(key);
       Bucket* bucket = segment->run ? nullptr : segment->buckets + (code >> 16);
-      *to++ = {segment, bucket, static_cast<uint16_t>(code)};
+      *to++ = {segment, bucket, key, static_cast<uint16_t>(code)};
       __builtin_prefetch(bucket, 1);
       __builtin_prefetch(reinterpret_cast<char*>(bucket) + 64, 1);
     }
   };
-  look(0, places[0]);
+  look(placed_, places[0]);
   size_t known = rebuilds_, known_next = rebuilds_;  // what the places were computed of
-  for (size_t from = 0, turn = 0; from < n; from += kGroup, turn ^= 1) {
+  for (size_t turn = 0; placed_ < end; turn ^= 1) {
     known = known_next;
     known_next = rebuilds_;
-    if (from + kGroup < n) look(from + kGroup, places[turn ^ 1]);
-    const size_t until = std::min(n, from + kGroup);
-    for (size_t i = from; i < until; ++i) {
-      const Place& at = places[turn][i - from];
-      const uint32_t position = first + static_cast<uint32_t>(i);
-      if (known == rebuilds_ && at.bucket && !at.bucket->overflow && !live(at.bucket->position[at.bucket->cursor])) {
-        at.bucket->write(at.fraction, position);
-        at.segment->newest = position;
+    if (placed_ + group < end) look(placed_ + group, places[turn ^ 1]);
+    const Place* at = places[turn];
+    for (const int64_t until = std::min(end, placed_ + group); placed_ < until; ++placed_, ++at) {
+      const auto position = static_cast<uint32_t>(placed_);
+      if (known == rebuilds_ && at->bucket && !at->bucket->overflow && !live(at->bucket->position[at->bucket->cursor])) {
+        at->bucket->write(at->fraction, position);
+        at->segment->newest = position;
       } else {
-        place(keys[i], position);
+        place(at->key, position);
       }
-      placed = i + 1;
     }
   }
 }
 
-void CarouselStore::place_all(const uint64_t* keys, size_t n, size_t& placed) {
+void CarouselStore::place_all() {
 #ifdef DOVETAIL_AVX512
-  if (use_avx512()) return place_all_avx512(keys, n, placed);
+  if (use_avx512()) return place_all_avx512();
 #endif
-  place_ahead(keys, n, placed);
+  place_ahead();
 }
 
 #ifdef DOVETAIL_AVX512
-DOVETAIL_TARGET void CarouselStore::place_all_avx512(const uint64_t* keys, size_t n, size_t& placed) {
-  place_ahead(keys, n, placed);
-}
+DOVETAIL_TARGET void CarouselStore::place_all_avx512() { place_ahead(); }
 #endif
 
 void CarouselStore::place(uint64_t key, uint32_t position) {
@@ -659,6 +709,7 @@ void CarouselStore::place(uint64_t key, uint32_t position) {
   const auto fraction = static_cast<uint16_t>(code);
   const auto number = static_cast<size_t>(code >> 16);
   Bucket* bucket = segment.buckets + number;
+  __builtin_prefetch(reinterpret_cast<char*>(bucket) + 64, 1);
   if (bucket->cursor == 0 && bucket->overflow) drop_dead(segment, *bucket);
   int depth = 0;
   for (;; bucket = index.pool.at(bucket->overflow), ++depth) {
@@ -739,21 +790,21 @@ void CarouselStore::add_run(size_t at, uint64_t key, uint32_t position) {
 }
 
 // Unmakes an insertion that cannot be completed: the slots of its rows die, which only costs their places.
-void CarouselStore::take_back(const uint64_t* keys, size_t placed, size_t n) {
-  const auto first = static_cast<uint32_t>(rows_.end() - static_cast<int64_t>(n));
-  for (size_t i = placed; i-- > 0;) {
-    const uint32_t position = first + static_cast<uint32_t>(i);
-    Segment& segment = *index_->segments[find(keys[i])];
+void CarouselStore::take_back(size_t n) {
+  const int64_t first = rows_.end() - static_cast<int64_t>(n);
+  for (; placed_ > first; --placed_) {
+    const int64_t position = placed_ - 1;
+    const uint64_t key = keys_[position];
+    Segment& segment = *index_->segments[find(key)];
     if (segment.run) {
       const Vector<uint32_t>& left = segment.run->positions;
       segment.run->positions.pop_back();
       if (!left.empty() && live(left.back())) segment.run->last = keys_[whole(left.back())];
       continue;
     }
-    for (Bucket* bucket = segment.buckets + (segment.line(keys[i]) >> 16);;
-         bucket = index_->pool.at(bucket->overflow)) {
+    for (Bucket* bucket = segment.buckets + (segment.line(key) >> 16);; bucket = index_->pool.at(bucket->overflow)) {
       uint32_t* const end = bucket->position + Bucket::kSlots;
-      uint32_t* const slot = std::find(bucket->position, end, position);
+      uint32_t* const slot = std::find(bucket->position, end, static_cast<uint32_t>(position));
       if (slot != end) {
         *slot = dead();
         break;
@@ -766,7 +817,9 @@ void CarouselStore::take_back(const uint64_t* keys, size_t placed, size_t n) {
 }
 
 void CarouselStore::expire(int64_t before_row) {
-  keys_.expire(rows_.expire(before_row));
+  const int64_t begin = rows_.expire(before_row);
+  keys_.expire(begin);
+  placed_ = std::max(placed_, begin);
   if (size() * 4 < peak_ && peak_ > 256) {
     try {
       rebuild_all();
@@ -861,23 +914,32 @@ struct CarouselStore::Finder {
       const Match more = Matcher::match(b, 0, staged.to, staged.start, staged.count);
       others = more.edge ? checked(b, more, staged.p) : more.found;
     }
-    if (__builtin_popcount(slots) + __builtin_popcount(others) > 16) return false;
-    const int64_t row = store.rows_.row_at(staged.position);
-    int64_t *rows = out.row.reserve(32), *probe = out.probe.reserve(32);
-    size_t n = Matcher::give(a, slots, staged.start, row, static_cast<int64_t>(staged.p), rows, probe);
-    if (others) {
-      size_t done = n;
-      n += Matcher::give(b, others, staged.start, row, static_cast<int64_t>(staged.p), rows + n, probe + n);
-      for (done = std::max<size_t>(done, 1); done < n; ++done) {
-        const int64_t one = rows[done];
-        size_t at = done;
-        for (; at > 0 && rows[at - 1] > one; --at) rows[at] = rows[at - 1];
-        rows[at] = one;
-      }
+    const int most = __builtin_popcount(slots) + __builtin_popcount(others);
+    if (most > (two ? 8 : 16)) return false;
+    const int64_t row = store.rows_.row_at(staged.position), p = static_cast<int64_t>(staged.p);
+    int64_t *rows = out.row.reserve(16 + kWaiting), *probe = out.probe.reserve(16 + kWaiting);
+    const size_t n = two ? Matcher::give_two(a, slots, b, others, staged.start, row, p, rows, probe)
+                         : Matcher::give(a, slots, staged.start, row, p, rows, probe);
+    size_t all = n;
+    if (staged.position + staged.count > store.placed_) {
+      waiting(staged, [&](uint32_t behind) {
+        rows[all] = row + behind;
+        probe[all++] = p;
+      });
     }
-    out.row.advance(n);
-    out.probe.advance(n);
+    out.row.advance(all);
+    out.probe.advance(all);
     return true;
+  }
+
+  // The newest rows may not be placed yet: they are looked through.
+  template <typename Take>
+  void waiting(const Staged& staged, Take take) const {
+    const int64_t end = staged.position + staged.count;
+    for (int64_t position = std::max(staged.position, store.placed_); position < end; ++position) {
+      const uint64_t key = store.keys_[position];
+      if (key >= probes.lo[staged.p] && key <= probes.hi[staged.p]) take(static_cast<uint32_t>(position - staged.position));
+    }
   }
 
   // Rows and keys of a run ascend, so each end of a range of rows and keys is guessed, as if they were evenly spaced,
@@ -946,6 +1008,8 @@ struct CarouselStore::Finder {
       n = in_buckets<Matcher>(staged, segment.buckets + (from >> 16), segment.buckets + (to >> 16),
                               static_cast<uint16_t>(from), static_cast<uint16_t>(to), n);
     }
+    uint32_t* place = room(n + kWaiting);
+    waiting(staged, [&](uint32_t behind) { place[n++] = behind; });
     return n;
   }
 
@@ -995,8 +1059,7 @@ struct CarouselStore::Finder {
           if (out.size() >= limit) return probe.p + 1;
           continue;
         }
-        const size_t n = probe.simple ? in_buckets<Matcher>(probe, probe.first, probe.last, probe.from, probe.to, 0)
-                                      : in_segments<Matcher>(probe);
+        const size_t n = in_segments<Matcher>(probe);
         if (n == 0) continue;
         give(probe, n);
         if (out.size() >= limit) return probe.p + 1;
@@ -1015,6 +1078,12 @@ struct CarouselStore::Finder {
 size_t CarouselStore::probe(const Probes& probes, size_t begin, size_t end, size_t limit, Pairs& out) {
   if (size() == 0) return end;
   const Finder finder{*this, probes, out};
+  if (end - begin == 1) {
+#ifdef DOVETAIL_AVX512
+    if (use_avx512()) return finder.run_avx512(begin, end, limit);
+#endif
+    return finder.run<Portable>(begin, end, limit);
+  }
   // As many pairs a probe as last time, so that results are seldom moved.
   const size_t before = out.size();
   const size_t room = std::min(limit - std::min(limit, before), (end - begin) * matches_) + 64;
@@ -1113,7 +1182,10 @@ void CarouselStore::check() const {
     }
     demand(overflows == segment.overflows, "carousel: overflow buckets are counted");
   }
-  demand(std::find(seen.begin(), seen.end(), 0) == seen.end(), "carousel: each live row stands somewhere");
+  demand(placed_ >= rows_.begin() && placed_ <= rows_.end(), "carousel: rows that wait are the newest");
+  const auto placed = seen.begin() + (placed_ - rows_.begin());
+  demand(std::find(seen.begin(), placed, 0) == placed, "carousel: each placed row stands somewhere");
+  demand(std::find(placed, seen.end(), 1) == seen.end(), "carousel: a row that waits stands nowhere");
 }
 
 }  // namespace dovetail

@@ -21,7 +21,8 @@
 // lower ends and a binary search of the few that the line cannot tell apart.
 //
 // Idea 5, *look ahead*. The limit of a large index is the latency of memory. In a batch the places of the next 16
-// keys are computed and fetched while the last 16 are worked on, in the order of arrival.
+// keys are computed and fetched while the last 16 are worked on, in the order of arrival. Single rows wait, up to three
+// of them, while their memory comes; probes look through those that wait.
 //
 // What keeps it right where keys are not even:
 //
@@ -38,7 +39,7 @@
 // - Positions are 32 bits: before they come round (after 2^31 rows), everything is built anew.
 //
 // Invariants. floors_ ascends from 0; a key belongs to the last segment whose floor is not above it. Each live row
-// stands in exactly one slot or run: in a slot of the bucket that the segment's line names, or of that one's overflow
+// from before placed_ stands in exactly one slot or run: in a slot of the bucket that the segment's line names, or of that one's overflow
 // buckets, with the fraction that the line gives. In a bucket the positions of live slots ascend from the cursor on.
 // In a run keys and positions both ascend. No slot holds a position that could be taken for a live one.
 //
@@ -157,14 +158,15 @@ class CarouselStore final : public Store {
   }
   uint32_t dead() const { return static_cast<uint32_t>(rows_.begin()) - 1; }
 
-  void place_all(const uint64_t* keys, size_t n, size_t& placed);
-  void place_all_avx512(const uint64_t* keys, size_t n, size_t& placed);
-  void place_ahead(const uint64_t* keys, size_t n, size_t& placed);
+  void fetch(uint64_t key) const;
+  void place_all();
+  void place_all_avx512();
+  void place_ahead();
   void place(uint64_t key, uint32_t position);
   void place_in_run(size_t at, uint64_t key, uint32_t position);
   void add_run(size_t at, uint64_t key, uint32_t position);
   void drop_dead(Segment& segment, Bucket& first);
-  void take_back(const uint64_t* keys, size_t placed, size_t n);
+  void take_back(size_t n);
   void trim(Run& run);
   void measure(Run& run) const;
 
@@ -177,7 +179,7 @@ class CarouselStore final : public Store {
   Segment* make(const Piece& piece, BucketPool& pool) const;
   static void discard(Segment* segment, BucketPool& pool);
   static void make_hints(Index& index);
-  void look_around(size_t inserted);
+  void look_around();
 
   const size_t segment_rows_;
   const size_t run_rows_;
@@ -185,11 +187,12 @@ class CarouselStore final : public Store {
   RowLog rows_;
   KeyLog keys_;
   std::unique_ptr<Index> index_;
+  int64_t placed_ = 0;      // rows from here on wait to be placed
   int64_t renewed_at_ = 0;  // slots hold positions from here on
   size_t peak_ = 0;         // most rows since everything was built
   size_t since_hints_ = 0;  // rows inserted since hints were made
   size_t turn_ = 0;         // the segment that is looked at next
-  size_t pending_ = 0;      // rows inserted since one looked around
+  int64_t looked_at_ = 0;   // where insertion stood when segments were looked at
   double credit_ = 0;
   size_t matches_ = 1;  // pairs a probe, in the last call
   RowSorter sorter_;

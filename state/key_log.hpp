@@ -25,6 +25,11 @@ class KeyLog {
 
   // Strong guarantee.
   void append(const uint64_t* keys, size_t n) {
+    if (n == 1 && static_cast<size_t>((end_ >> kBits) - first_) < blocks_.size()) {
+      blocks_[static_cast<size_t>((end_ >> kBits) - first_)][static_cast<size_t>(end_ & (kBlock - 1))] = *keys;
+      ++end_;
+      return;
+    }
     const auto needed = static_cast<size_t>((end_ + static_cast<int64_t>(n) + kBlock - 1) / kBlock - first_);
     const size_t held = blocks_.size();
     if (needed > blocks_.capacity()) blocks_.reserve(needed * 2);
