@@ -37,7 +37,8 @@ fuzz: $(VENV)-sanitize/.ready
 
 # Needs Abseil for comparison (Debian: libabsl-dev).
 bench-state: $(VENV)/.ready
-	$(BIN)/python -m tests.bench.state
+	$(BIN)/python -m tests.bench.state --save docs/index-figures.json
+	$(BIN)/python -m tests.bench.report
 
 clean:
 	rm -rf $(VENV) $(VENV)-sanitize build dist *.egg-info state/*.so state/_native.cpp .pytest_cache .mypy_cache \
