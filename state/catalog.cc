@@ -5,6 +5,7 @@
 #include "carousel.hpp"
 #include "chained.hpp"
 #include "hash.hpp"
+#include "im_tree.hpp"
 #include "llat.hpp"
 #include "nested.hpp"
 #include "rap_table.hpp"
@@ -34,6 +35,7 @@ const std::vector<Kind>& kinds() {
       kind<BPlusStore>("bplus", "ranges: a B+-tree with an insertion and a deletion for each row"),
       kind<ChainedStore<BPlusTree>>("chained", "ranges: a chain of B+-trees, the oldest dropped whole"),
       kind<ChainedStore<PackedTree>>("ib_chained", "ranges: a chain of packed trees, and a B+-tree for what came last"),
+      kind<ImTreeStore>("im_tree", "ranges: an immutable tree, and a growing one for the newest rows"),
   };
   return all;
 }
