@@ -8,6 +8,7 @@
 #include "im_tree.hpp"
 #include "llat.hpp"
 #include "nested.hpp"
+#include "pim_tree.hpp"
 #include "rap_table.hpp"
 #include "wib_tree.hpp"
 
@@ -36,6 +37,7 @@ const std::vector<Kind>& kinds() {
       kind<ChainedStore<BPlusTree>>("chained", "ranges: a chain of B+-trees, the oldest dropped whole"),
       kind<ChainedStore<PackedTree>>("ib_chained", "ranges: a chain of packed trees, and a B+-tree for what came last"),
       kind<ImTreeStore>("im_tree", "ranges: an immutable tree, and a growing one for the newest rows"),
+      kind<PimTreeStore>("pim_tree", "ranges: an immutable tree with many growing ones for the newest rows"),
   };
   return all;
 }
