@@ -98,8 +98,8 @@ def main():
     draw(found)
     parts = [
         "# Figures of the window indexes\n\nMade by `make bench-state`: millions of tuples a second of both streams "
-        "on one core, and in brackets the ratio to Abseil's `btree_multimap` with one insertion and one deletion a tuple, "
-        "run beside it on the same tuples. A band join over count windows, two pairs a tuple, `int64` keys drawn "
+        "on one core, and in brackets the ratio to Abseil's `btree_multimap` with one insertion and one deletion a "
+        "tuple, run beside it on the same tuples. A band join over count windows, two pairs a tuple, `int64` keys drawn "
         "evenly, unless said otherwise. Batches go through the stores as Python sees them; one at a time is inside one "
         "native call. What they mean is told in [indexes](indexes.md).",
         "## By window\n\n" + by_window(found),
