@@ -64,6 +64,7 @@ struct Portable {
     }
     return n;
   }
+  static void sort(uint32_t* found, size_t n) { std::sort(found, found + n); }
   static size_t give_two(const Bucket& a, uint32_t slots, const Bucket& b, uint32_t others, uint32_t first,
                          int64_t first_row, int64_t probe, int64_t* rows, int64_t* probes) {
     size_t done = give(a, slots, first, first_row, probe, rows, probes);
@@ -142,7 +143,50 @@ struct Avx512 {
     return static_cast<size_t>(n + more);
   }
 
+  // Sorts up to 32 numbers: a network of comparisons between lanes, without a branch to guess. `found` has room for 32.
+  DOVETAIL_TARGET static inline void sort(uint32_t* found, size_t n) {
+    __m512i a = _mm512_mask_loadu_epi32(_mm512_set1_epi32(-1), lanes_below(n), found);
+    a = sorted(a);
+    if (n > 16) {
+      __m512i b = _mm512_mask_loadu_epi32(_mm512_set1_epi32(-1), lanes_below(n - 16), found + 16);
+      // Ascending and then descending, as halves of one sequence, so that comparing 16 apart parts low from high.
+      b = _mm512_permutexvar_epi32(_mm512_xor_si512(lanes(), _mm512_set1_epi32(15)), sorted(b));
+      const __m512i low = _mm512_min_epu32(a, b), high = _mm512_max_epu32(a, b);
+      a = merged(low);
+      _mm512_storeu_si512(found + 16, merged(high));
+    }
+    _mm512_storeu_si512(found, a);
+  }
+
  private:
+  DOVETAIL_TARGET static inline __m512i lanes() {
+    return _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+  }
+  static __mmask16 lanes_below(size_t n) { return static_cast<__mmask16>(n < 16 ? (1u << n) - 1 : 0xffff); }
+
+  // Compares lanes `apart` (a power of two) from each other; those in `upper` keep the greater.
+  DOVETAIL_TARGET static inline __m512i compared(__m512i v, int apart, __mmask16 upper) {
+    const __m512i other = _mm512_permutexvar_epi32(_mm512_xor_si512(lanes(), _mm512_set1_epi32(apart)), v);
+    return _mm512_mask_max_epu32(_mm512_min_epu32(v, other), upper, v, other);
+  }
+  // Of a sequence that ascends and then descends, or the other way round.
+  DOVETAIL_TARGET static inline __m512i merged(__m512i v) {
+    v = compared(v, 8, 0xff00);
+    v = compared(v, 4, 0xf0f0);
+    v = compared(v, 2, 0xcccc);
+    return compared(v, 1, 0xaaaa);
+  }
+  // Pairs, fours, eights: each ascends where its number is even and descends where it is odd.
+  DOVETAIL_TARGET static inline __m512i sorted(__m512i v) {
+    v = compared(v, 1, 0x6666);
+    v = compared(v, 2, 0x3c3c);
+    v = compared(v, 1, 0x5a5a);
+    v = compared(v, 4, 0x0ff0);
+    v = compared(v, 2, 0x33cc);
+    v = compared(v, 1, 0x55aa);
+    return merged(v);
+  }
+
   // How far behind `first` the rows of these slots are, in the order of arrival: in a ring the slots from the cursor on
   // are the oldest, so what is found in the order of slots is turned around by as many as stand before the cursor.
   DOVETAIL_TARGET static inline __m512i in_order(const Bucket& bucket, uint32_t slots, uint32_t first) {
@@ -154,8 +198,7 @@ struct Avx512 {
     const __m512i found = _mm512_mask_expand_epi32(_mm512_maskz_compress_epi32(low, lower(bucket, start)),
                                                    static_cast<__mmask16>(uint32_t{0xffff} << n_low),
                                                    _mm512_zextsi128_si512(last));
-    const __m512i lanes = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
-    const __m512i from = _mm512_add_epi32(lanes, _mm512_set1_epi32(turned));
+    const __m512i from = _mm512_add_epi32(lanes(), _mm512_set1_epi32(turned));
     const __m512i all = _mm512_set1_epi32(__builtin_popcount(slots));
     const __m512i around = _mm512_mask_sub_epi32(from, _mm512_cmpge_epi32_mask(from, all), from, all);
     return _mm512_permutexvar_epi32(around, found);
@@ -1013,16 +1056,12 @@ struct CarouselStore::Finder {
     return n;
   }
 
-  void give(const Staged& staged, size_t n) const {
+  template <typename Matcher>
+  DOVETAIL_INLINE void give(const Staged& staged, size_t n) const {
     uint32_t* found = store.found_.data();
     int64_t* place = out.row.reserve(n);
-    if (n <= 24) {
-      for (size_t i = 1; i < n; ++i) {
-        const uint32_t one = found[i];
-        size_t at = i;
-        for (; at > 0 && found[at - 1] > one; --at) found[at] = found[at - 1];
-        found[at] = one;
-      }
+    if (n <= 32) {
+      Matcher::sort(found, n);
       for (size_t i = 0; i < n; ++i) place[i] = store.rows_.row_at(staged.position + found[i]);
     } else {
       for (size_t i = 0; i < n; ++i) place[i] = store.rows_.row_at(staged.position + found[i]);
@@ -1038,7 +1077,7 @@ struct CarouselStore::Finder {
       Staged probe;
       if (stage(begin, probe) && !(probe.simple && consecutive && in_few<Matcher>(probe))) {
         const size_t n = in_segments<Matcher>(probe);
-        if (n) give(probe, n);
+        if (n) give<Matcher>(probe, n);
       }
       return end;
     }
@@ -1061,7 +1100,7 @@ struct CarouselStore::Finder {
         }
         const size_t n = in_segments<Matcher>(probe);
         if (n == 0) continue;
-        give(probe, n);
+        give<Matcher>(probe, n);
         if (out.size() >= limit) return probe.p + 1;
       }
     }
