@@ -198,7 +198,7 @@ class CarouselStore final : public Store {
   RowSorter sorter_;
   Vector<uint32_t> found_;
   Vector<Entry> scratch_;
-  size_t rebuilds_ = 0, pieces_ = 0, renewals_ = 0, joins_ = 0;
+  size_t rebuilds_ = 0, renewals_ = 0, joins_ = 0;
 };
 
 }  // namespace dovetail

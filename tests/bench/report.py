@@ -104,9 +104,9 @@ def main():
         """# Figures of the window indexes
 
 Made by `make bench-state`: millions of tuples a second of both streams on one core, and in brackets the ratio to
-Abseil's `btree_multimap` with one insertion and one deletion a tuple, run beside it on the same tuples. A band join over
-count windows, two pairs a tuple, `int64` keys drawn evenly, unless said otherwise. Batches go through the stores as
-Python sees them; one at a time is inside one native call. What they mean is told in [indexes](indexes.md).""",
+Abseil's `btree_multimap` with one insertion and one deletion a tuple, run beside it on the same tuples. A band join
+over count windows, two pairs a tuple, `int64` keys drawn evenly, unless said otherwise. Batches go through the stores
+as Python sees them; one at a time is inside one native call. What they mean is told in [indexes](indexes.md).""",
         "## By window\n\n" + by_window(found),
     ]
     names = {"keys": "By distribution of keys, 1,048,576 rows, batches of 32,768",
