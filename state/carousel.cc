@@ -12,6 +12,7 @@ constexpr int kMostOverflows = 2;  // buckets in a chain besides the first
 constexpr int64_t kWaiting = 4;    // rows that wait to be placed at most
 constexpr size_t kLookAfter = 256;  // rows inserted before segments are looked at
 constexpr size_t kLeastRun = 24;   // ascending rows that are worth a run
+constexpr size_t kReserve = 1 << 20;  // pairs that room is made for at once
 constexpr int kMostOrder = BucketPool::kOrders - 1;
 
 int bit_width(size_t value) {
@@ -942,7 +943,7 @@ size_t CarouselStore::probe(const Probes& probes, size_t begin, size_t end, size
   }
   // As many pairs a probe as last time, so that results are seldom moved.
   const size_t before = out.size();
-  const size_t room = std::min(limit - std::min(limit, before), (end - begin) * matches_) + 64;
+  const size_t room = std::min({limit - std::min(limit, before), (end - begin) * matches_, kReserve}) + 64;
   out.row.reserve(room);
   out.probe.reserve(room);
 #ifdef DOVETAIL_AVX512
@@ -950,7 +951,7 @@ size_t CarouselStore::probe(const Probes& probes, size_t begin, size_t end, size
 #else
   const size_t answered = finder.run<Portable>(begin, end, limit);
 #endif
-  matches_ = std::min<size_t>(16, (out.size() - before) / (answered - begin + 1) + 1);
+  matches_ = (out.size() - before) / (answered - begin + 1) + 1;
   return answered;
 }
 

@@ -225,7 +225,7 @@ def test_bytes_are_what_the_allocator_gave(name, settings):
     before = _native.allocated_bytes()
     store = state.make(name, "int64", **settings)
     rng, row = np.random.default_rng(2), 0
-    for n in (1, 100, 5_000, 20_000, 20_000, 5_000, 30_000, 100):
+    for n in (1, 100, 5_000, 20_000, 20_000, 300_000, 5_000, 30_000, 100):
         store.insert(rng.integers(0, 10**9, n), row)
         row += n
         store.probe([0], [0], [0], [row])

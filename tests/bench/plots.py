@@ -20,8 +20,12 @@ def short(x):
     return f"2^{round(power)}" if abs(power - round(power)) < 1e-9 and not 0.2 < x < 65 else f"{x:g}"
 
 
-def lines(title, x_label, y_label, series, *, log_y=True, bold=()):
-    """Draw `series`, a dict of name → [(x, y), …], on a logarithmic x axis; return the text of an SVG file."""
+def lines(title, x_label, y_label, series, *, names=(), log_y=True, bold=()):
+    """Draw `series`, a dict of name → [(x, y), …], on a logarithmic x axis; return the text of an SVG file.
+
+    `names`: all that may occur in plots that belong together, so that each has its colour in all of them.
+    """
+    colours = dict(zip(names or series, COLOURS * 2, strict=False))
     width, height, left, right, top, bottom = 860, 460, 70, 190, 46, 56
     points = [p for values in series.values() for p in values]
     xs, ys = [x for x, _ in points], [y for _, y in points]
@@ -52,7 +56,8 @@ def lines(title, x_label, y_label, series, *, log_y=True, bold=()):
         out.append(f'<line x1="{left}" y1="{at_y(y):.1f}" x2="{width - right}" y2="{at_y(y):.1f}" stroke="#eee"/>')
         out.append(f'<text x="{left - 8}" y="{at_y(y) + 4:.1f}" text-anchor="end">{y:.3g}</text>')
     ends = []
-    for (name, values), colour in zip(series.items(), COLOURS * 2, strict=False):
+    for name, values in series.items():
+        colour = colours[name]
         path = " ".join(f"{at_x(x):.1f},{at_y(y):.1f}" for x, y in sorted(values))
         thick = 3.5 if name in bold else 1.8
         out.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="{thick}"/>')
@@ -61,6 +66,9 @@ def lines(title, x_label, y_label, series, *, log_y=True, bold=()):
     ends.sort()
     for before, after in itertools.pairwise(ends):  # names must not lie on each other
         after[0] = max(after[0], before[0] + 15)
+    ends[-1][0] = min(ends[-1][0], height - bottom)
+    for after, before in itertools.pairwise(reversed(ends)):  # nor below the plot
+        before[0] = min(before[0], after[0] - 15)
     for y, name, colour in ends:
         weight = "bold" if name in bold else "normal"
         out.append(
