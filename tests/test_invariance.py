@@ -99,7 +99,7 @@ def test_push_without_order(case):
         assert [Counter(ids(out)) for out in outs] == [Counter(pairs) for pairs in expected_steps(case, cut)], index
 
 
-@pytest.mark.parametrize("index", ["nested", "hash", "carousel"])
+@pytest.mark.parametrize("index", sorted(dt.state.names()))
 @pytest.mark.parametrize("window", [dt.last(None), dt.last(3), dt.last(time=40), dt.last(time=40, slide=7)])
 def test_push_in_hundreds_of_steps_of_one_row(index, window):
     """Far more and smaller steps than there are batches worth keeping: the same as one step for all."""
