@@ -39,9 +39,9 @@ double cpu_seconds() {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-struct Session {
+struct Join {
   int64_t next[2] = {};  // tuples of each side that have come
-  virtual ~Session() = default;
+  virtual ~Join() = default;
   // Takes `n` more tuples in, `step` at a time; without `join` it only fills the windows.
   virtual Outcome run(const Work& work, int64_t at, int64_t n, int64_t step, bool join) = 0;
 };
@@ -58,7 +58,7 @@ void count(Outcome& outcome, const int64_t* probe, const int64_t* row, size_t n,
 
 // One insertion and one deletion a tuple, as the papers' baseline does.
 template <typename Map>
-struct Trees final : Session {
+struct Trees final : Join {
   Map trees[2];
   int64_t oldest[2] = {};
 
@@ -106,7 +106,7 @@ struct Trees final : Session {
   }
 };
 
-struct Stores final : Session {
+struct Stores final : Join {
   std::unique_ptr<dovetail::Store> stores[2];
   std::vector<int64_t> rows;
 
@@ -165,25 +165,25 @@ struct Stores final : Session {
 extern "C" {
 
 // "absl", "multimap", or the name of a store.
-void* open_session(const char* name, const char** keys, const double* values, size_t settings) {
+void* open_join(const char* name, const char** keys, const double* values, size_t settings) {
   if (std::string(name) == "absl") return new Trees<absl::btree_multimap<uint64_t, int64_t>>;
   if (std::string(name) == "multimap") return new Trees<std::multimap<uint64_t, int64_t>>;
   std::vector<std::pair<std::string, double>> given;
   for (size_t i = 0; i < settings; ++i) given.emplace_back(keys[i], values[i]);
   for (const auto& kind : dovetail::kinds()) {
     if (std::string(name) != kind.name) continue;
-    auto* session = new Stores;
-    for (auto& store : session->stores) store = kind.make(dovetail::Settings(kind.parameters, given));
-    return session;
+    auto* join = new Stores;
+    for (auto& store : join->stores) store = kind.make(dovetail::Settings(kind.parameters, given));
+    return join;
   }
   return nullptr;
 }
 
-Outcome run_session(void* session, const Work* work, int64_t at, int64_t n, int64_t step, int join) {
-  return static_cast<Session*>(session)->run(*work, at, n, step, join != 0);
+Outcome run_join(void* running, const Work* work, int64_t at, int64_t n, int64_t step, int join) {
+  return static_cast<Join*>(running)->run(*work, at, n, step, join != 0);
 }
 
-void close_session(void* session) { delete static_cast<Session*>(session); }
+void close_join(void* running) { delete static_cast<Join*>(running); }
 
 void force_portable(int portable) { dovetail::force_portable(portable != 0); }
 

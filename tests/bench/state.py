@@ -64,11 +64,11 @@ def library():
         if done.returncode:
             sys.exit(f"{done.stderr}\nThe benchmark needs Abseil: apt-get install libabsl-dev")
     found = ctypes.CDLL(str(to))
-    found.open_session.restype = ctypes.c_void_p
-    found.open_session.argtypes = [ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
-    found.run_session.restype = Outcome
-    found.run_session.argtypes = [ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_int64] * 3, ctypes.c_int]
-    found.close_session.argtypes = [ctypes.c_void_p]
+    found.open_join.restype = ctypes.c_void_p
+    found.open_join.argtypes = [ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
+    found.run_join.restype = Outcome
+    found.run_join.argtypes = [ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_int64] * 3, ctypes.c_int]
+    found.close_join.argtypes = [ctypes.c_void_p]
     return found
 
 
@@ -175,17 +175,17 @@ class Native:
         keys = (ctypes.c_char_p * len(settings))(*[k.encode() for k in settings])
         values = (ctypes.c_double * len(settings))(*settings.values())
         self.library, self.load = library, load
-        self.session = library.open_session(name.encode(), keys, values, len(settings))
+        self.running = library.open_join(name.encode(), keys, values, len(settings))
         self.at = 0
         self.run(load.warm, 65536, join=False)
 
     def run(self, n, step, *, join=True):
-        done = self.library.run_session(self.session, ctypes.byref(self.load.work), self.at, n, step, join)
+        done = self.library.run_join(self.running, ctypes.byref(self.load.work), self.at, n, step, join)
         self.at += n
         return done
 
     def close(self):
-        self.library.close_session(self.session)
+        self.library.close_join(self.running)
 
 
 class Python:
@@ -225,21 +225,21 @@ def rates(library, stores, load, steps, python_steps=(), portable=False):
 
     All run through the same stretches of the streams, so that the pairs of each stretch can be compared.
     """
-    sessions = {label(*store): Native(library, *store, load) for store in [("absl", {}), *stores]}
+    joins = {label(*store): Native(library, *store, load) for store in [("absl", {}), *stores]}
     if python_steps:
-        sessions |= {("python", label(*store)): Python(*store, load) for store in stores}
+        joins |= {("python", label(*store)): Python(*store, load) for store in stores}
     found, other, expected = {}, {}, {}
     n = load.measured
     library.force_portable(portable)
     _native.force_portable(portable)
     for stretch in range(STRETCHES):
-        for key, session in sessions.items():
+        for key, join in joins.items():
             python = isinstance(key, tuple)
             choice = (1,) if key == "absl" else python_steps if python else steps
             step = choice[stretch % len(choice)]
             some = n if step >= 64 or not python else min(n, 8192)
-            outcome = session.run(some, step)
-            pairs = outcome.pairs + (session.run(n - some, 32768).pairs if some < n else 0)
+            outcome = join.run(some, step)
+            pairs = outcome.pairs + (join.run(n - some, 32768).pairs if some < n else 0)
             if key == "absl":
                 expected[stretch] = pairs, outcome.checksum
             assert pairs == expected[stretch][0], (key, step, pairs, expected[stretch])
@@ -249,8 +249,8 @@ def rates(library, stores, load, steps, python_steps=(), portable=False):
             other[key, step] = {"bytes": outcome.bytes / 2 / load.w, "matches": outcome.pairs / some, "ns": ns}
     library.force_portable(False)
     _native.force_portable(False)
-    for session in sessions.values():
-        session.close()
+    for join in joins.values():
+        join.close()
     return {key: statistics.median(values) for key, values in found.items()}, other
 
 
