@@ -131,11 +131,11 @@ class BiSortStore final : public Store {
     size_t sorted = 0;
     for (const Run& run : runs_) sorted += run.size;
     return {{"merges", static_cast<double>(merges_)},
-            {"rows moved", static_cast<double>(moved_)},
+            {"rows_moved", static_cast<double>(moved_)},
             {"arrays", static_cast<double>(runs_.size())},
-            {"sorted rows", static_cast<double>(sorted)},
-            {"buffered rows", static_cast<double>(buffer_.size())},
-            {"expired rows", static_cast<double>(sorted + buffer_.size() - size())}};
+            {"sorted_rows", static_cast<double>(sorted)},
+            {"buffered_rows", static_cast<double>(buffer_.size())},
+            {"expired_rows", static_cast<double>(sorted + buffer_.size() - size())}};
   }
 
   void check() const override {

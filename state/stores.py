@@ -7,6 +7,7 @@ for the tests that hold every index to one contract.
 __all__ = ["Store", "make", "names", "parameters"]
 
 from collections.abc import Callable
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy as np
 from . import _native
 from ._native import keys_of
 
+_ROWS = np.dtype(np.int64)
 _KINDS = {
     name: (summary, ranges, {parameter[0]: parameter[1:] for parameter in parameters})
     for name, summary, ranges, parameters in _native.kinds()
@@ -71,22 +73,40 @@ def make(name: str, dtype: Any, **params: float) -> "Store":
     for key, value in params.items():
         if key not in known:
             raise ValueError(f"store {name!r} has no parameter {key!r}; it has: {', '.join(known) or 'none'}")
-        _, least, most, meaning = known[key]
-        if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+        standard, least, most, meaning = known[key]
+        whole = standard == int(standard)
+        if isinstance(value, bool) or not isinstance(value, Real) or not least <= value <= most:
             raise ValueError(f"store {name!r}: {key}={value!r} ({meaning}) must be from {least:.10g} to {most:.10g}")
+        if whole and value != int(value):
+            raise ValueError(f"store {name!r}: {key}={value!r} ({meaning}) must be a whole number")
     return Store(_native.Index(name, params), np.dtype(dtype))
 
 
-def _converter(dtype: np.dtype) -> Callable[[object], np.ndarray]:
-    if dtype.kind == "i":
-        return lambda values: np.ascontiguousarray(values, dtype).astype(np.int64, copy=False)
-    if dtype.kind == "u":
-        return lambda values: np.ascontiguousarray(values, dtype).astype(np.uint64, copy=False)
-    if dtype.kind == "f" and dtype.itemsize in (4, 8):
-        return lambda values: np.ascontiguousarray(values, dtype).astype(np.float64, copy=False)
+def _wide(dtype: np.dtype) -> np.dtype:
+    """Return the type in which keys of a type are compared; a probe may ask for any value of it."""
     if dtype.kind == "M":
-        return lambda values: np.ascontiguousarray(values, dtype).view(np.int64)
-    raise ValueError(f"keys are integers, float32, float64 or datetime64, not {dtype}")
+        return dtype
+    wide = {"i": np.int64, "u": np.uint64, "f": np.float64}.get(dtype.kind)
+    if wide is None or (dtype.kind == "f" and dtype.itemsize not in (4, 8)):
+        raise ValueError(f"keys are integers, float32, float64 or datetime64, not {dtype}")
+    return np.dtype(wide)
+
+
+def _fitting(values: object, dtype: np.dtype) -> np.ndarray:
+    """Return values as an array of a type; refuse those that would become others in it."""
+    given = np.asarray(values)
+    if given.dtype == dtype:
+        return np.ascontiguousarray(given)
+    try:
+        with np.errstate(all="ignore"):
+            out = np.ascontiguousarray(given.astype(dtype))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{given.dtype} values are not {dtype}: {error}") from error
+    if len(given) and given.dtype.kind in "iufb" and dtype.kind in "iu":
+        changed = np.flatnonzero(~(out.astype(object) == given.astype(object)))
+        if len(changed):
+            raise ValueError(f"{given[changed[0]]} is not a value of {dtype}; make a store of a type that has it")
+    return out
 
 
 class Store:
@@ -96,7 +116,7 @@ class Store:
         self.name = index.name
         self.dtype = dtype
         self._index = index
-        self._convert = _converter(dtype)
+        self._wide = _wide(dtype)
         self._next_row: int | None = None
         self._bound: int | None = None
 
@@ -108,13 +128,9 @@ class Store:
         self._add(self._index.insert, keys, rows)
 
     def _add(self, how: Callable[[np.ndarray, np.ndarray], None], keys: object, rows: object) -> None:
-        values = self._convert(keys)
+        values = self._compared(_fitting(keys, self.dtype))
         first = int(rows) if isinstance(rows, int | np.integer) else None
-        where = (
-            np.ascontiguousarray(rows, np.int64)
-            if first is None
-            else np.arange(first, first + len(values), dtype=np.int64)
-        )
+        where = _fitting(rows, _ROWS) if first is None else np.arange(first, first + len(values), dtype=np.int64)
         missing = self._missing(values)
         if missing is not None and missing.any():
             raise ValueError("NaN and NaT cannot be stored: nothing compares with them")
@@ -140,9 +156,8 @@ class Store:
 
         Returns (probe, row), ascending by both. An empty range, and one with NaN, matches nothing.
         """
-        low, high = self._convert(lo), self._convert(hi)
-        from_row = np.ascontiguousarray(row_lo, np.int64)
-        to_row = np.ascontiguousarray(row_hi, np.int64)
+        low, high = (self._compared(_fitting(bound, self._wide)) for bound in (lo, hi))
+        from_row, to_row = _fitting(row_lo, _ROWS), _fitting(row_hi, _ROWS)
         if self._bound is not None:
             from_row = np.maximum(from_row, self._bound)
         lo_keys, hi_keys = keys_of(low), keys_of(high)
@@ -176,6 +191,9 @@ class Store:
     def statistics(self) -> dict[str, object]:
         """Return what there is to know: name, rows, bytes, and counts of the structure's own."""
         return {"name": self.name, "rows": len(self), "bytes": self.nbytes, **self._index.statistics()}
+
+    def _compared(self, values: np.ndarray) -> np.ndarray:
+        return values.view(np.int64) if self.dtype.kind == "M" else values.astype(self._wide, copy=False)
 
     def _missing(self, values: np.ndarray) -> np.ndarray | None:
         """Return which keys are NaN or NaT; None for types that have none."""

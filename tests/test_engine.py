@@ -1637,6 +1637,19 @@ def test_explain_says_how_a_join_finds_rows_and_what_its_windows_may_hold():
     assert re.fullmatch(r"memory right: NO BOUND: last\(None\) keeps every row, about \d+ bytes each", second)
 
 
+def test_explain_counts_the_keys_that_pairs_within_rounding_are_told_by():
+    def bytes_a_row(value):
+        a, b = (memory({"x": [value]}, flow, name) for name in ("a", "b"))
+        a.join(b, on=(left.x - right.x).abs() <= value, window=dt.last(2000), name="j")
+        [first, _] = [line for line in paragraph(flow, "j") if line.startswith("memory")]
+        return int(re.search(r"(\d+) bytes a row", first)[1])
+
+    flow = dt.Flow("whole")
+    whole = bytes_a_row(1)
+    flow = dt.Flow("float")
+    assert bytes_a_row(1.0) == whole + 8
+
+
 def test_explain_says_that_a_time_window_has_no_bound_of_its_own():
     memory_lines = [line for line in paragraph(joined(dt.last(time=5)), "j") if line.startswith("memory")]
     assert [line.partition(", about ")[0] for line in memory_lines] == [

@@ -354,6 +354,25 @@ def test_what_a_store_refuses():
         state.make("hash", "int64", smallest=0)
     with pytest.raises(ValueError, match="smallest=True"):
         state.make("hash", "int64", smallest=True)
+    with pytest.raises(ValueError, match=r"buffer=2.5 \(rows that wait unsorted, .*\) must be a whole number"):
+        state.make("bi_sort", "int64", buffer=2.5)
+    assert state.make("bi_sort", "int64", buffer=np.int64(4), waste=0.5).name == "bi_sort"
+    small = state.make("nested", "int8")
+    with pytest.raises(ValueError, match="1000 is not a value of int8; make a store of a type that has it"):
+        small.insert([1000], 0)
+    small.insert([-128, 127], 0)
+    assert small.probe([-1000, 128], [1000, 1000], [0, 0], [9, 9])[1].tolist() == [0, 1]
+    with pytest.raises(ValueError, match="-1 is not a value of uint64"):
+        state.make("nested", "uint8").probe([-1], [1], [0], [1])
+    narrow = state.make("nested", "float32")
+    narrow.insert([0.1], 0)  # 0.1 as float32 is a little more than 0.1
+    assert narrow.probe([0.1, 0.0], [0.2, 0.1], [0, 0], [9, 9])[0].tolist() == [0]
+    with pytest.raises(ValueError, match="2.5 is not a value of int64"):
+        state.make("nested", "int64").insert([1.0, 2.5], 0)
+    with pytest.raises(ValueError, match="0.5 is not a value of int64"):
+        state.make("nested", "int64").insert([1], [0.5])
+    with pytest.raises(ValueError, match="<U1 values are not int64: invalid literal"):
+        state.make("nested", "int64").insert(["x"], 0)
     with pytest.raises(ValueError, match="keys are integers, float32, float64 or datetime64, not <U3"):
         state.make("hash", "U3")
     with pytest.raises(ValueError, match="there is no index named 'tree'"):
