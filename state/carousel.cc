@@ -13,6 +13,7 @@ constexpr int64_t kWaiting = 4;    // rows that wait to be placed at most
 constexpr size_t kLookAfter = 256;  // rows inserted before segments are looked at
 constexpr size_t kLeastRun = 24;   // ascending rows that are worth a run
 constexpr size_t kReserve = 1 << 20;  // pairs that room is made for at once
+constexpr uint32_t kCrowd = 2;  // floors in one cell that are few enough
 constexpr int kMostOrder = BucketPool::kOrders - 1;
 
 int bit_width(size_t value) {
@@ -64,6 +65,7 @@ struct CarouselStore::Staged {
   const Bucket *first, *last;
   uint16_t from, to;
   bool simple;  // buckets first to last of one segment are all there is
+  bool sure;    // fractions tell all keys apart, also at both ends
   uint32_t start, count;  // positions
   int64_t position;       // `start` in full
 };
@@ -222,6 +224,7 @@ CarouselStore::Segment* CarouselStore::make(const Piece& piece, BucketPool& pool
   const Entry* entries = scratch_.data();
   auto* segment = new (allocate(sizeof(Segment))) Segment;
   segment->line = piece.line;
+  segment->tells_apart = piece.line.tells_apart();
   segment->order = static_cast<uint8_t>(piece.order);
   try {
     for (size_t i = piece.begin; i < piece.end; ++i) {
@@ -335,31 +338,38 @@ void CarouselStore::rebuild(size_t at, size_t count, uint64_t key, uint32_t posi
   if (scratch_.capacity() > 16 * segment_rows_) scratch_ = Vector<Entry>();
 }
 
-// Finds the line that tells floors apart best: through the outermost ones, or, if outliers lie there, through some that
-// stand further in. Allocates nothing if the hints have room for four cells a segment.
+// Finds the scale that tells floors apart best: through the outermost ones, or, if outliers lie there, through some that
+// stand further in; of the keys or of their logarithms. Allocates nothing if the hints have room for four cells a segment.
 void CarouselStore::make_hints(Index& index) {
   const Vector<uint64_t>& floors = index.floors;
   const size_t n = floors.size();
   const size_t cells = 4 * n;
-  index.line = Line();
+  index.scale = Scale();
   index.crowd = static_cast<uint32_t>(n);
-  for (const size_t margin : {size_t{0}, n / 64, n / 16, n / 4}) {
-    if (n < 4) break;
-    const Line line = Line::through(floors[1 + margin], floors[n - 1 - margin], cells);
-    uint32_t crowd = 0, here = 0;
-    for (size_t at = 0; at < n; ++at) {
-      here = at && line(floors[at]) == line(floors[at - 1]) ? here + 1 : 1;
-      crowd = std::max(crowd, here);
-    }
-    if (crowd < index.crowd) {
-      index.crowd = crowd;
-      index.line = line;
+  for (const bool logarithmic : {false, true}) {
+    for (const size_t margin : {size_t{0}, n / 64, n / 16, n / 4}) {
+      if (n < 4 || index.crowd <= kCrowd) break;
+      Scale scale{Line(), logarithmic, floors[1]};
+      const auto at_margin = [&](size_t at) { return logarithmic ? Scale::logarithm(floors[at] - floors[1]) : floors[at]; };
+      scale.line = Line::through(at_margin(1 + margin), at_margin(n - 1 - margin), cells);
+      uint32_t crowd = 0, here = 0;
+      uint64_t before = cells;
+      for (size_t at = 0; at < n; ++at) {
+        const uint64_t cell = scale(floors[at]);
+        here = cell == before ? here + 1 : 1;
+        before = cell;
+        crowd = std::max(crowd, here);
+      }
+      if (crowd < index.crowd) {
+        index.crowd = crowd;
+        index.scale = scale;
+      }
     }
   }
   index.hints.assign(cells, 0);
   for (size_t cell = 0, at = 0; cell < cells; ++cell) {
     index.hints[cell] = static_cast<uint32_t>(at ? at - 1 : 0);
-    while (at < n && index.line(floors[at]) == cell) ++at;
+    while (at < n && index.scale(floors[at]) == cell) ++at;
   }
   index.added = index.removed = 0;
   index.steps = bit_width(index.crowd);
@@ -508,6 +518,7 @@ void CarouselStore::fetch(uint64_t key) const {
 // Places the rows that wait, in the order of arrival, with a look ahead. What fails leaves those behind it waiting.
 DOVETAIL_INLINE void CarouselStore::place_ahead() {
   struct Place {
+    size_t at;
     Segment* segment;
     Bucket* bucket;
     uint64_t key;
@@ -520,10 +531,11 @@ DOVETAIL_INLINE void CarouselStore::place_ahead() {
     const int64_t until = std::min(end, from + group);
     for (int64_t position = from; position < until; ++position) {
       const uint64_t key = keys_[position];
-      Segment* segment = index_->segments[find(key)];
+      const size_t at = find(key);
+      Segment* segment = index_->segments[at];
       const uint64_t code = segment->line(key);
       Bucket* bucket = segment->run ? nullptr : segment->buckets + (code >> 16);
-      *to++ = {segment, bucket, key, static_cast<uint16_t>(code)};
+      *to++ = {at, segment, bucket, key, static_cast<uint16_t>(code)};
       __builtin_prefetch(bucket, 1);
       __builtin_prefetch(reinterpret_cast<char*>(bucket) + 64, 1);
     }
@@ -541,7 +553,7 @@ DOVETAIL_INLINE void CarouselStore::place_ahead() {
         at->bucket->write(at->fraction, position);
         at->segment->newest = position;
       } else {
-        place(at->key, position);
+        place(known == rebuilds_ ? at->at : find(at->key), at->key, position);
       }
     }
   }
@@ -558,9 +570,8 @@ void CarouselStore::place_all() {
 DOVETAIL_TARGET void CarouselStore::place_all_avx512() { place_ahead(); }
 #endif
 
-void CarouselStore::place(uint64_t key, uint32_t position) {
+void CarouselStore::place(size_t at, uint64_t key, uint32_t position) {
   Index& index = *index_;
-  const size_t at = find(key);
   Segment& segment = *index.segments[at];
   if (segment.run) {
     place_in_run(at, key, position);
@@ -696,6 +707,7 @@ struct CarouselStore::Finder {
   CarouselStore& store;
   const Probes& probes;
   Pairs& out;
+  mutable size_t verified = 0;  // buckets of which keys had to be looked at
 
   // Computes where a probe must look, and fetches it; false if it can find nothing.
   DOVETAIL_INLINE bool stage(size_t p, Staged& staged) const {
@@ -715,6 +727,8 @@ struct CarouselStore::Finder {
     staged.first = segment.buckets + (from >> 16);
     staged.last = segment.buckets + (to >> 16);
     staged.simple = segment.number && (at + 1 == index.segments.size() || hi < index.floors[at + 1]);
+    const Line& line = segment.line;
+    staged.sure = segment.tells_apart & (lo - line.base - 1 < line.span - 1) & (hi - line.base - 1 < line.span - 1);
     staged.position = begin;
     staged.start = static_cast<uint32_t>(begin);
     staged.count = static_cast<uint32_t>(end - begin);
@@ -734,12 +748,28 @@ struct CarouselStore::Finder {
   // Of slots at an end of the range only the key tells.
   uint32_t checked(const Bucket& bucket, const Match& match, size_t p) const {
     uint32_t found = match.found;
+    ++verified;
     for (uint32_t edge = match.edge; edge; edge &= edge - 1) {
       const int slot = __builtin_ctz(edge);
       const uint64_t key = store.keys_[store.whole(bucket.position[slot])];
-      if (key < probes.lo[p] || key > probes.hi[p]) found &= ~(uint32_t{1} << slot);
+      const uint32_t outside = (key < probes.lo[p]) | (key > probes.hi[p]);  // no branch: it would wait for the key
+      found &= ~(outside << slot);
     }
     return found;
+  }
+
+  // Fetches the keys that will have to be looked at.
+  template <typename Matcher>
+  DOVETAIL_INLINE void fetch_edges(const Staged& staged) const {
+    const auto fetch = [&](const Bucket& bucket, uint16_t from, uint16_t to) __attribute__((always_inline)) {
+      uint32_t edge = Matcher::match(bucket, from, to, staged.start, staged.count).edge;
+      for (; edge; edge &= edge - 1) {
+        __builtin_prefetch(store.keys_.place(store.whole(bucket.position[__builtin_ctz(edge)])));
+      }
+    };
+    const bool two = staged.first != staged.last;
+    fetch(*staged.first, staged.from, two ? uint16_t{0xffff} : staged.to);
+    if (two) fetch(*staged.last, 0, staged.to);
   }
 
   template <typename Matcher>
@@ -769,11 +799,11 @@ struct CarouselStore::Finder {
     if (&b - &a > 1 || a.overflow || b.overflow) return false;
     const bool two = &a != &b;
     const Match match = Matcher::match(a, staged.from, two ? uint16_t{0xffff} : staged.to, staged.start, staged.count);
-    const uint32_t slots = match.edge ? checked(a, match, staged.p) : match.found;
+    const uint32_t slots = match.edge && !staged.sure ? checked(a, match, staged.p) : match.found;
     uint32_t others = 0;
     if (two) {
       const Match more = Matcher::match(b, 0, staged.to, staged.start, staged.count);
-      others = more.edge ? checked(b, more, staged.p) : more.found;
+      others = more.edge && !staged.sure ? checked(b, more, staged.p) : more.found;
     }
     const int most = __builtin_popcount(slots) + __builtin_popcount(others);
     if (most > (two ? 8 : 16)) return false;
@@ -910,6 +940,12 @@ struct CarouselStore::Finder {
     look(begin, 0);
     for (size_t from = begin, turn = 0; from < end; from += kGroup, turn ^= 1) {
       if (from + kGroup < end) look(from + kGroup, turn ^ 1);
+      if (verified > kGroup / 4) {  // ends of ranges are often stored keys
+        for (size_t i = 0; i < counts[turn]; ++i) {
+          if (staged[turn][i].simple) fetch_edges<Matcher>(staged[turn][i]);
+        }
+      }
+      verified = 0;
       for (size_t i = 0; i < counts[turn]; ++i) {
         const Staged& probe = staged[turn][i];
         if (probe.simple && consecutive && in_few<Matcher>(probe)) {

@@ -68,12 +68,31 @@ struct Line {
   uint64_t scale = 0;  // 0: all keys are at 0
   int shift = 0;
 
+  // Whether keys between the ends are each at a place of their own.
+  bool tells_apart() const { return shift && scale >> (64 - shift); }
+
   static Line through(uint64_t first, uint64_t last, uint64_t cells);
   DOVETAIL_INLINE uint64_t operator()(uint64_t key) const {
     const uint64_t distance = key < base ? 0 : key - base;
     const uint64_t within = distance < span ? distance : span;
     __extension__ typedef unsigned __int128 Wide;
     return static_cast<uint64_t>((static_cast<Wide>(within << shift) * scale) >> 64);
+  }
+};
+
+// A line from keys to cells, or from their logarithms: some keys lie evenly, others (counts, amounts) by magnitude.
+struct Scale {
+  Line line;
+  bool logarithmic = false;
+  uint64_t origin = 0;  // of the logarithm
+
+  // The number of the distance's leading bit, and the bits behind it: rises with it, and evenly with its magnitude.
+  static uint64_t logarithm(uint64_t distance) {
+    const auto leading = static_cast<unsigned>(__builtin_clzll(distance | 1));
+    return static_cast<uint64_t>(63 - leading) << 58 | (distance << leading) << 1 >> 6;
+  }
+  DOVETAIL_INLINE uint64_t operator()(uint64_t key) const {
+    return line(logarithmic ? logarithm(key < origin ? 0 : key - origin) : key);
   }
 };
 
@@ -115,6 +134,7 @@ class CarouselStore final : public Store {
     uint16_t overflows = 0;
     uint16_t allowed = 0;  // so many overflows are no reason to build it anew
     uint8_t order = 0;     // 2^order buckets
+    bool tells_apart = false;  // as the line does
     std::unique_ptr<Run> run;
   };
 
@@ -123,8 +143,8 @@ class CarouselStore final : public Store {
     BucketPool pool;
     Vector<uint64_t> floors;  // the least key of each segment
     Vector<Segment*> segments;
-    Vector<uint32_t> hints;  // by cell of `line`: the segment at which a search begins
-    Line line;
+    Vector<uint32_t> hints;  // by cell of `scale`: the segment at which a search begins
+    Scale scale;
     uint32_t removed = 0;     // segments removed since the hints were made: a search begins so much earlier
     uint32_t added = 0;       // and segments added: it goes on so much longer
     uint32_t crowd = 0;       // most floors in one cell
@@ -139,7 +159,7 @@ class CarouselStore final : public Store {
 
   DOVETAIL_INLINE size_t find(uint64_t key) const {
     const Index& index = *index_;
-    const uint32_t hint = index.hints[static_cast<size_t>(index.line(key))];
+    const uint32_t hint = index.hints[static_cast<size_t>(index.scale(key))];
     size_t at = hint < index.removed ? 0 : hint - index.removed;
     const uint64_t* floors = index.floors.data();
     const size_t last = index.segments.size() - 1;
@@ -162,7 +182,7 @@ class CarouselStore final : public Store {
   void place_all();
   void place_all_avx512();
   void place_ahead();
-  void place(uint64_t key, uint32_t position);
+  void place(size_t at, uint64_t key, uint32_t position);
   void place_in_run(size_t at, uint64_t key, uint32_t position);
   void add_run(size_t at, uint64_t key, uint32_t position);
   void drop_dead(Segment& segment, Bucket& first);
