@@ -9,7 +9,6 @@ constexpr size_t kGroup = 16;      // places computed ahead: enough misses in fl
 constexpr int kRows = 12;          // rows a bucket is given at most when it is built
 constexpr int kMostRows = 60;      // and rows of one bucket that make its segment be cut
 constexpr int kMostOverflows = 2;  // buckets in a chain besides the first
-constexpr int64_t kWaiting = 4;    // rows that wait to be placed at most
 constexpr size_t kLookAfter = 256;  // rows inserted before segments are looked at
 constexpr size_t kLeastRun = 24;   // ascending rows that are worth a run
 constexpr size_t kReserve = 1 << 20;  // pairs that room is made for at once
@@ -486,16 +485,16 @@ void CarouselStore::insert(const uint64_t* keys, const int64_t* rows, size_t n) 
     rows_.take_back(n);
     throw;
   }
-  if (rows_.end() - placed_ < kWaiting) {
-    for (size_t i = 0; i < n; ++i) fetch(keys[i]);
-    return;
-  }
   try {
     if (at_once) {
       rebuild_all();
       return;
     }
-    place_all();
+    if (n == 1) {
+      place_alone(*keys);
+    } else {
+      place_all();
+    }
   } catch (...) {
     take_back(n);
     throw;
@@ -506,56 +505,51 @@ void CarouselStore::insert(const uint64_t* keys, const int64_t* rows, size_t n) 
 
 void CarouselStore::build(const uint64_t* keys, const int64_t* rows, size_t n) { insert(keys, rows, n); }
 
-// Asks for the memory where a row will be placed soon.
-void CarouselStore::fetch(uint64_t key) const {
-  const Segment& segment = *index_->segments[find(key)];
-  if (segment.run) return;
-  const Bucket* bucket = segment.buckets + (segment.line(key) >> 16);
+// Computes where a row is to be placed, and asks for that memory.
+DOVETAIL_INLINE CarouselStore::Place CarouselStore::look_up(uint64_t key) const {
+  const size_t at = find(key);
+  Segment* segment = index_->segments[at];
+  const uint64_t code = segment->line(key);
+  Bucket* bucket = segment->run ? nullptr : segment->buckets + (code >> 16);
   __builtin_prefetch(bucket, 1);
-  __builtin_prefetch(reinterpret_cast<const char*>(bucket) + 64, 1);
+  __builtin_prefetch(reinterpret_cast<char*>(bucket) + 64, 1);
+  return {at, segment, bucket, key, rebuilds_, static_cast<uint16_t>(code)};
 }
 
-// Places the rows that wait, in the order of arrival, with a look ahead. What fails leaves those behind it waiting.
+// Places the oldest row that waits.
+DOVETAIL_INLINE void CarouselStore::place(const Place& found) {
+  const auto position = static_cast<uint32_t>(placed_);
+  const bool known = found.known == rebuilds_;
+  Bucket* bucket = found.bucket;
+  if (known && bucket && !bucket->overflow && !live(bucket->position[bucket->cursor])) {
+    bucket->write(found.fraction, position);
+    found.segment->newest = position;
+  } else {
+    place_hard(known ? found.at : find(found.key), found.key, position);
+  }
+  ++placed_;
+}
+
+// Lets a single row wait until its memory has come, and places one that has waited.
+void CarouselStore::place_alone(uint64_t key) {
+  if (rows_.end() - placed_ > kWaiting) place(waiting_[placed_ % kWaiting]);
+  waiting_[(rows_.end() - 1) % kWaiting] = look_up(key);
+}
+
+// Places all rows that wait, in the order of arrival, with a look ahead. What fails leaves those behind it waiting.
 DOVETAIL_INLINE void CarouselStore::place_ahead() {
-  struct Place {
-    size_t at;
-    Segment* segment;
-    Bucket* bucket;
-    uint64_t key;
-    uint16_t fraction;
-  };
   Place places[2][kGroup];
   const int64_t end = rows_.end();
   const auto group = static_cast<int64_t>(kGroup);
   const auto look = [&](int64_t from, Place* to) __attribute__((always_inline)) {
     const int64_t until = std::min(end, from + group);
-    for (int64_t position = from; position < until; ++position) {
-      const uint64_t key = keys_[position];
-      const size_t at = find(key);
-      Segment* segment = index_->segments[at];
-      const uint64_t code = segment->line(key);
-      Bucket* bucket = segment->run ? nullptr : segment->buckets + (code >> 16);
-      *to++ = {at, segment, bucket, key, static_cast<uint16_t>(code)};
-      __builtin_prefetch(bucket, 1);
-      __builtin_prefetch(reinterpret_cast<char*>(bucket) + 64, 1);
-    }
+    for (int64_t position = from; position < until; ++position) *to++ = look_up(keys_[position]);
   };
   look(placed_, places[0]);
-  size_t known = rebuilds_, known_next = rebuilds_;  // what the places were computed of
   for (size_t turn = 0; placed_ < end; turn ^= 1) {
-    known = known_next;
-    known_next = rebuilds_;
     if (placed_ + group < end) look(placed_ + group, places[turn ^ 1]);
-    const Place* at = places[turn];
-    for (const int64_t until = std::min(end, placed_ + group); placed_ < until; ++placed_, ++at) {
-      const auto position = static_cast<uint32_t>(placed_);
-      if (known == rebuilds_ && at->bucket && !at->bucket->overflow && !live(at->bucket->position[at->bucket->cursor])) {
-        at->bucket->write(at->fraction, position);
-        at->segment->newest = position;
-      } else {
-        place(known == rebuilds_ ? at->at : find(at->key), at->key, position);
-      }
-    }
+    const Place* next = places[turn];
+    for (const int64_t until = std::min(end, placed_ + group); placed_ < until; ++next) place(*next);
   }
 }
 
@@ -570,7 +564,7 @@ void CarouselStore::place_all() {
 DOVETAIL_TARGET void CarouselStore::place_all_avx512() { place_ahead(); }
 #endif
 
-void CarouselStore::place(size_t at, uint64_t key, uint32_t position) {
+void CarouselStore::place_hard(size_t at, uint64_t key, uint32_t position) {
   Index& index = *index_;
   Segment& segment = *index.segments[at];
   if (segment.run) {
@@ -689,10 +683,11 @@ void CarouselStore::take_back(size_t n) {
 }
 
 void CarouselStore::expire(int64_t before_row) {
-  const int64_t begin = rows_.expire(before_row);
+  const int64_t before = rows_.begin(), begin = rows_.expire(before_row);
+  if (begin == before) return;
   keys_.expire(begin);
   placed_ = std::max(placed_, begin);
-  if (size() * 4 < peak_ && peak_ > 256) {
+  if (size() < peak_ / 4 && peak_ > 256) {
     try {
       rebuild_all();
     } catch (const std::bad_alloc&) {
@@ -919,16 +914,20 @@ struct CarouselStore::Finder {
   }
 
   template <typename Matcher>
+  DOVETAIL_INLINE void answer(const Staged& probe) const {
+    if (probe.simple && store.rows_.consecutive() && in_few<Matcher>(probe)) return;
+    const size_t n = in_segments<Matcher>(probe);
+    if (n) give<Matcher>(probe, n);
+  }
+
+  template <typename Matcher>
+  DOVETAIL_INLINE void run_one(size_t p) const {
+    Staged probe;
+    if (stage(p, probe)) answer<Matcher>(probe);
+  }
+
+  template <typename Matcher>
   DOVETAIL_INLINE size_t run(size_t begin, size_t end, size_t limit) const {
-    const bool consecutive = store.rows_.consecutive();
-    if (end - begin == 1) {
-      Staged probe;
-      if (stage(begin, probe) && !(probe.simple && consecutive && in_few<Matcher>(probe))) {
-        const size_t n = in_segments<Matcher>(probe);
-        if (n) give<Matcher>(probe, n);
-      }
-      return end;
-    }
     Staged staged[2][kGroup];
     size_t counts[2] = {};
     const auto look = [&](size_t from, size_t turn) __attribute__((always_inline)) {
@@ -947,21 +946,15 @@ struct CarouselStore::Finder {
       }
       verified = 0;
       for (size_t i = 0; i < counts[turn]; ++i) {
-        const Staged& probe = staged[turn][i];
-        if (probe.simple && consecutive && in_few<Matcher>(probe)) {
-          if (out.size() >= limit) return probe.p + 1;
-          continue;
-        }
-        const size_t n = in_segments<Matcher>(probe);
-        if (n == 0) continue;
-        give<Matcher>(probe, n);
-        if (out.size() >= limit) return probe.p + 1;
+        answer<Matcher>(staged[turn][i]);
+        if (out.size() >= limit) return staged[turn][i].p + 1;
       }
     }
     return end;
   }
 
 #ifdef DOVETAIL_AVX512
+  DOVETAIL_TARGET void run_one_avx512(size_t p) const { run_one<Avx512>(p); }
   DOVETAIL_TARGET size_t run_avx512(size_t begin, size_t end, size_t limit) const {
     return run<Avx512>(begin, end, limit);
   }
@@ -973,9 +966,13 @@ size_t CarouselStore::probe(const Probes& probes, size_t begin, size_t end, size
   const Finder finder{*this, probes, out};
   if (end - begin == 1) {
 #ifdef DOVETAIL_AVX512
-    if (use_avx512()) return finder.run_avx512(begin, end, limit);
+    if (use_avx512()) {
+      finder.run_one_avx512(begin);
+      return end;
+    }
 #endif
-    return finder.run<Portable>(begin, end, limit);
+    finder.run_one<Portable>(begin);
+    return end;
   }
   // As many pairs a probe as last time, so that results are seldom moved.
   const size_t before = out.size();

@@ -21,8 +21,8 @@
 // lower ends and a binary search of the few that the line cannot tell apart.
 //
 // Idea 5, *look ahead*. The limit of a large index is the latency of memory. In a batch the places of the next 16
-// keys are computed and fetched while the last 16 are worked on, in the order of arrival. Single rows wait, up to three
-// of them, while their memory comes; probes look through those that wait.
+// keys are computed and fetched while the last 16 are worked on, in the order of arrival. Single rows wait, up to two of
+// them, while their memory comes; probes look through those that wait.
 //
 // What keeps it right where keys are not even:
 //
@@ -178,11 +178,24 @@ class CarouselStore final : public Store {
   }
   uint32_t dead() const { return static_cast<uint32_t>(rows_.begin()) - 1; }
 
-  void fetch(uint64_t key) const;
+  // Where a row is to be placed, fetched ahead.
+  struct Place {
+    size_t at;
+    Segment* segment;
+    Bucket* bucket;  // nullptr: a run
+    uint64_t key;
+    uint64_t known;  // rebuilds_ when this was computed: it holds as long as they are equal
+    uint16_t fraction;
+  };
+  static constexpr int64_t kWaiting = 2;  // rows that came alone and wait to be placed, at most
+
+  Place look_up(uint64_t key) const;
+  void place(const Place& found);
+  void place_alone(uint64_t key);
   void place_all();
   void place_all_avx512();
   void place_ahead();
-  void place(size_t at, uint64_t key, uint32_t position);
+  void place_hard(size_t at, uint64_t key, uint32_t position);
   void place_in_run(size_t at, uint64_t key, uint32_t position);
   void add_run(size_t at, uint64_t key, uint32_t position);
   void drop_dead(Segment& segment, Bucket& first);
@@ -208,6 +221,7 @@ class CarouselStore final : public Store {
   KeyLog keys_;
   std::unique_ptr<Index> index_;
   int64_t placed_ = 0;      // rows from here on wait to be placed
+  Place waiting_[kWaiting];  // of position p at p % kWaiting
   int64_t renewed_at_ = 0;  // slots hold positions from here on
   size_t peak_ = 0;         // most rows since everything was built
   size_t since_hints_ = 0;  // rows inserted since hints were made

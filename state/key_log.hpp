@@ -56,7 +56,8 @@ class KeyLog {
   void take_back(size_t n) { end_ -= static_cast<int64_t>(n); }
 
   void expire(int64_t before) {
-    const auto gone = std::min(blocks_.size(), static_cast<size_t>(before / kBlock - first_));
+    if (before >> kBits <= first_) return;
+    const auto gone = std::min(blocks_.size(), static_cast<size_t>((before >> kBits) - first_));
     if (gone == 0) return;
     spare_ = std::move(blocks_[gone - 1]);
     blocks_.erase(blocks_.begin(), blocks_.begin() + static_cast<std::ptrdiff_t>(gone));
