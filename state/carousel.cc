@@ -21,9 +21,15 @@ int bit_width(size_t value) {
   return width;
 }
 
-// Few entries are the rule; many come from a bucket with overflows.
-template <typename Less>
-void small_sort(Entry* begin, Entry* end, Less less) {
+// Sorts by a value and then by row. Few entries are the rule; many come from a bucket with overflows.
+template <typename Value>
+void small_sort(Entry* begin, Entry* end, Value value) {
+#ifdef DOVETAIL_AVX512
+  if (use_avx512() && Avx512::sort_distinct(begin, static_cast<size_t>(end - begin), value)) return;
+#endif
+  const auto less = [&](const Entry& x, const Entry& y) {
+    return value(x) < value(y) || (value(x) == value(y) && x.row < y.row);
+  };
   if (end - begin > 32) {
     std::sort(begin, end, less);
     return;
@@ -125,7 +131,7 @@ void CarouselStore::collect(const Segment& segment, Vector<Entry>& entries) cons
   Entry* from = entries.data() + begin;
   for (size_t b = 0; b < buckets; ++b) {
     Entry* const end = entries.data() + begin + ends[b];
-    small_sort(from, end, [](const Entry& x, const Entry& y) { return x < y; });
+    small_sort(from, end, [](const Entry& entry) { return entry.key; });
     from = end;
   }
 }
@@ -255,7 +261,7 @@ CarouselStore::Segment* CarouselStore::make(const Piece& piece, BucketPool& pool
         if (++i == piece.end) break;
         code = piece.line(entries[i].key);
       }
-      small_sort(group, group + rows, [](const Entry& x, const Entry& y) { return x.row < y.row; });
+      small_sort(group, group + rows, [](const Entry& entry) { return static_cast<uint64_t>(entry.row); });
       Bucket* bucket = segment->buckets + b;
       for (size_t g = 0; g < rows; ++g) {
         if (g && g % Bucket::kSlots == 0) {
@@ -800,8 +806,7 @@ struct CarouselStore::Finder {
       const Match more = Matcher::match(b, 0, staged.to, staged.start, staged.count);
       others = more.edge && !staged.sure ? checked(b, more, staged.p) : more.found;
     }
-    const int most = __builtin_popcount(slots) + __builtin_popcount(others);
-    if (most > (two ? 8 : 16)) return false;
+    if (Matcher::count(slots) + Matcher::count(others) > (two ? 8 : 16)) return false;
     const int64_t row = store.rows_.row_at(staged.position), p = static_cast<int64_t>(staged.p);
     int64_t *rows = out.row.reserve(16 + kWaiting), *probe = out.probe.reserve(16 + kWaiting);
     const size_t n = two ? Matcher::give_two(a, slots, b, others, staged.start, row, p, rows, probe)

@@ -7,9 +7,11 @@
 //   give      the rows of the slots of one bucket in order, with the probe beside each
 //   give_two  the same for two buckets that have at most 8 of them
 //   sort      up to 32 of what store has written
+//   count     how many slots these are
 #pragma once
 
 #include "buckets.hpp"
+#include "entry.hpp"
 
 #ifdef DOVETAIL_AVX512
 #include <immintrin.h>
@@ -30,17 +32,28 @@ struct Portable {
     for (; slots; slots &= slots - 1) out[n++] = bucket.position[__builtin_ctz(slots)] - first;
     return n;
   }
+  // Four at once, whether there are so many or not: how many there are is not to be guessed.
   static size_t give(const Bucket& bucket, uint32_t slots, uint32_t first, int64_t first_row, int64_t probe,
                      int64_t* rows, int64_t* probes) {
+    constexpr uint64_t kSome = uint64_t{1} << (Bucket::kSlots - 1);  // a slot to read where none is left
     const uint32_t before = slots & ((uint32_t{1} << bucket.cursor) - 1);
-    size_t n = 0;
-    for (uint32_t part : {slots ^ before, before}) {
-      for (; part; part &= part - 1, ++n) {
-        rows[n] = first_row + (bucket.position[__builtin_ctz(part)] - first);
-        probes[n] = probe;
+    // Bits from the cursor on, and behind them those before it.
+    uint64_t order = uint64_t{slots ^ before} >> bucket.cursor | uint64_t{before} << (Bucket::kSlots - bucket.cursor);
+    const size_t n = count(slots);
+    for (size_t done = 0; done < n; done += 4) {
+      for (size_t i = done; i < done + 4; ++i, order &= order - 1) {
+        const int slot = __builtin_ctzll(order | kSome) + bucket.cursor;
+        rows[i] = first_row + (bucket.position[slot < Bucket::kSlots ? slot : slot - Bucket::kSlots] - first);
+        probes[i] = probe;
       }
     }
     return n;
+  }
+  // Without the instruction, which not every machine has, the compiler would call a function.
+  static size_t count(uint32_t slots) {
+    slots -= slots >> 1 & 0x55555555;
+    slots = (slots & 0x33333333) + (slots >> 2 & 0x33333333);
+    return ((slots + (slots >> 4)) & 0x0f0f0f0f) * 0x01010101 >> 24;
   }
   static void sort(uint32_t* found, size_t n) { std::sort(found, found + n); }
   static size_t give_two(const Bucket& a, uint32_t slots, const Bucket& b, uint32_t others, uint32_t first,
@@ -60,6 +73,7 @@ struct Portable {
 #ifdef DOVETAIL_AVX512
 // Reads whole registers, but never past the bucket: lanes of the next one would fetch its line.
 struct Avx512 {
+  DOVETAIL_TARGET static inline size_t count(uint32_t slots) { return static_cast<size_t>(__builtin_popcount(slots)); }
   DOVETAIL_TARGET static inline Match match(const Bucket& bucket, uint16_t from, uint16_t to, uint32_t first,
                                             uint32_t count) {
     const __m512i fractions = _mm512_loadu_si512(&bucket);  // lanes 4 to 23
@@ -134,6 +148,30 @@ struct Avx512 {
       _mm512_storeu_si512(found + 16, merged(high));
     }
     _mm512_storeu_si512(found, a);
+  }
+
+  // Sorts few entries by a value that differs between them: each goes where as many lie before it as have less. False,
+  // and nothing done, if there are more than 24, or values are equal.
+  template <typename Value>
+  DOVETAIL_TARGET static bool sort_distinct(Entry* entries, size_t n, Value value) {
+    constexpr size_t kMost = 24;
+    if (n > kMost) return false;
+    uint64_t values[kMost];
+    for (size_t i = 0; i < kMost; ++i) values[i] = i < n ? value(entries[i]) : UINT64_MAX;
+    const __m512i a = _mm512_loadu_si512(values), b = _mm512_loadu_si512(values + 8), c = _mm512_loadu_si512(values + 16);
+    Entry sorted[kMost];
+    uint32_t taken = 0;
+    for (size_t i = 0; i < n; ++i) {
+      const __m512i mine = _mm512_set1_epi64(static_cast<int64_t>(values[i]));
+      const uint32_t less = _mm512_cmplt_epu64_mask(a, mine) | uint32_t{_mm512_cmplt_epu64_mask(b, mine)} << 8 |
+                            uint32_t{_mm512_cmplt_epu64_mask(c, mine)} << 16;
+      const int place = __builtin_popcount(less);
+      sorted[place] = entries[i];
+      taken |= uint32_t{1} << place;
+    }
+    if (taken != (uint32_t{1} << n) - 1) return false;
+    std::copy(sorted, sorted + n, entries);
+    return true;
   }
 
  private:
