@@ -43,8 +43,8 @@ from .windows import WindowSpec
 
 SIDES = ("left", "right")
 INDEXES = ("auto", *names())
-TINY_WINDOW = 1024
-"""Up to this many rows a scan costs no more than looking into an index does."""
+TINY_WINDOW = 256
+"""Up to this many rows a scan costs no more than looking into an index does (docs/indexes.md has the crossing)."""
 
 UNION_PROBES = 4096
 """Rows that a union of bands is probed for at once: their ranges are laid out anew for each call."""

@@ -13,16 +13,18 @@
 //
 // Idea 3, *fractions*. Where a key lies in its bucket's range is kept as 16 bits, so that a slot takes 6 bytes and a
 // bucket of 20 slots is compared in a few instructions. Only a slot whose fraction equals that of an end of the
-// probe's range is checked against the key itself (key_log.hpp); of uniform keys that is one in 5,000.
+// probe's range is checked against the key itself (key_log.hpp); of uniform keys that is one in 5,000. Where ends of
+// ranges are stored keys, as prices in cents are, it would be most: but there the fractions often tell all keys of the
+// segment apart, so that none need be checked; and where not, the keys are fetched for a group of probes beforehand.
 //
 // Idea 4, *lines instead of search*. A segment is a range of keys with up to 256 buckets; a linear function of the key,
 // one multiplication, gives bucket and fraction at once. A segment is as wide as a line fits its keys: some 2,500 rows
 // where they lie evenly, fewer where they do not. The directory finds the segment by a line through the segments'
-// lower ends and a binary search of the few that the line cannot tell apart.
+// lower ends, or their logarithms, and a binary search of the few that the line cannot tell apart.
 //
 // Idea 5, *look ahead*. The limit of a large index is the latency of memory. In a batch the places of the next 16
-// keys are computed and fetched while the last 16 are worked on, in the order of arrival. Single rows wait, up to two of
-// them, while their memory comes; probes look through those that wait.
+// keys are computed and fetched while the last 16 are worked on, in the order of arrival. Single rows wait, up to two
+// of them, while their memory comes; probes look through those that wait.
 //
 // What keeps it right where keys are not even:
 //
@@ -39,8 +41,8 @@
 // - Positions are 32 bits: before they come round (after 2^31 rows), everything is built anew.
 //
 // Invariants. floors_ ascends from 0; a key belongs to the last segment whose floor is not above it. Each live row
-// from before placed_ stands in exactly one slot or run: in a slot of the bucket that the segment's line names, or of that one's overflow
-// buckets, with the fraction that the line gives. In a bucket the positions of live slots ascend from the cursor on.
+// from before placed_ stands in exactly one slot or run: in a slot of the bucket that the segment's line names, or of
+// that one's overflow buckets, with the fraction that the line gives. In a bucket the positions of live slots ascend from the cursor on.
 // In a run keys and positions both ascend. No slot holds a position that could be taken for a live one.
 //
 // Cost. Insert and probe O(1) for keys of any smooth density, one or two buckets; O(log(segments)) for the directory at
@@ -111,6 +113,8 @@ class CarouselStore final : public Store {
   void check() const override;
 
  private:
+  static constexpr size_t kGroup = 16;  // places computed ahead: enough misses in flight to hide one of them
+
   // Positions of rows whose keys ascend as well.
   struct Run {
     Vector<uint32_t> positions;  // from `head` on they may be live

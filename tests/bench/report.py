@@ -113,6 +113,7 @@ as Python sees them; one at a time is inside one native call. What they mean is 
     ]
     names = {"keys": "By distribution of keys, 1,048,576 rows, batches of 32,768",
              "matches": "By pairs found, 131,072 rows, batches of 32,768",
+             "small": "Tiny windows, batches of 1,024",
              "shapes": "The carousel on other shapes", "portable": "The carousel without AVX-512"}  # fmt: skip
     for kind, title in names.items():
         if any(k == kind for k, _, _ in found):

@@ -25,7 +25,7 @@ from dovetail.state import _native
 HERE = pathlib.Path(__file__).parent
 ROOT = HERE.parent.parent
 STRETCHES = 4 * int(os.environ.get("DOVETAIL_ROUNDS", "3"))
-KEYS = ("uniform", "gaussian", "gamma", "zipf", "100 keys", "sorted", "drift 0.2", "drift 1")
+KEYS = ("uniform", "gaussian", "gamma", "zipf", "100 keys", "dense", "sorted", "drift 0.2", "drift 1")
 
 
 class Work(ctypes.Structure):
@@ -87,6 +87,8 @@ def keys_of(kind, n, rng, dtype):
         values = np.minimum(rng.zipf(1.2, n).astype(float), 2.0**52) / 2.0**52
     elif kind == "100 keys":
         values = rng.integers(0, 100, n) / 100
+    elif kind == "dense":  # such as prices in cents: ends of bands are stored keys
+        values = rng.integers(0, 1 << 20, n) / 2.0**52
     elif kind == "sorted":
         values = np.arange(n) / n
     elif kind.startswith("drift"):
@@ -317,7 +319,8 @@ def windows(library, results):
 
 def distributions(library, results):
     """Each store on keys of each distribution, and on floats."""
-    for kind, dtype in [*((kind, "int64") for kind in KEYS), ("uniform", "float64"), ("gaussian", "float64")]:
+    floats = [(kind, "float64") for kind in ("uniform", "gaussian", "dense")]
+    for kind, dtype in [*((kind, "int64") for kind in KEYS), *floats]:
         load = Load(kind, 1 << 20, dtype, tuples=1 << 18)
         for store in STORES:
             if (store[0], kind) in HOPELESS:
@@ -338,8 +341,12 @@ def match_rates(library, results):
 
 
 def shapes(library, results):
-    """The new one where windows are small, uneven, or measured in time; and without vector instructions."""
+    """The carousel on windows that are tiny (beside a scan), uneven or of time, and without vector instructions."""
     carousel = ("carousel", {})
+    for w in (64, 128, 256, 512, 1024, 4096):
+        for store in (carousel, ("nested", {})):
+            results["small", w, store[0]] = measure(library, store, Load(w=w), (1, 1024), (1024,))
+            tell(results, ("small", w, store[0]))
     cases = {
         **{f"w = 2^{p}": Load(w=1 << p) for p in range(10, 24, 2)},
         "rates 1 : 100": Load(every=100, w=1 << 17),
