@@ -18,6 +18,7 @@ from dovetail.errors import (
 from dovetail.ingest import csv, memory, parquet, sink, source, synthetic
 from dovetail.ingest._common import check_unique, difference, empty_batch, origin, recut
 from dovetail.operators.contracts import END_OF_SOURCE, Source
+from flows import X, raises, x_batch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -43,17 +44,6 @@ def rows(spec, columns=None):
 
 def sizes(spec):
     return [batch.num_rows for batch in drain(spec)]
-
-
-def raises(kind, text):
-    return pytest.raises(kind, match=re.escape(text))
-
-
-X = pa.schema([("x", pa.int64())])
-
-
-def x_batch(*values):
-    return pa.record_batch({"x": pa.array(values, pa.int64())})
 
 
 # --- memory ------------------------------------------------------------------------------------------------

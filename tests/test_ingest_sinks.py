@@ -17,19 +17,11 @@ import pytest
 from dovetail.errors import DovetailError, FlowError, SchemaError, SinkError, UserFunctionError
 from dovetail.ingest import call, collect, csv, folder, null, parquet, show, sink
 from dovetail.operators.contracts import END_OF_SOURCE, Delivery, Sink
+from flows import X, raises, x_batch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-X = pa.schema([("x", pa.int64())])
 KINDS = {"parquet": parquet, "csv": csv}
-
-
-def x_batch(*values):
-    return pa.record_batch({"x": pa.array(values, pa.int64())})
-
-
-def raises(kind, text):
-    return pytest.raises(kind, match=re.escape(text))
 
 
 def visible(path, kind="parquet"):

@@ -15,46 +15,12 @@ import oracle
 import pyarrow as pa
 import pytest
 from dovetail import left, right
+from flows import collected
+from pairs import held, names, rows, timed_join
 
 RANGES = ["nested", "carousel"]
 EQUALITIES = ["nested", "hash", "carousel"]
 LOW, HIGH = -(2**63), 2**63 - 1
-
-
-def rows(name, times, xs=None, x_type=None):
-    if xs is None:
-        xs, x_type = [0] * len(times), pa.int64()
-    ids = [f"{name}{n}" for n in range(len(times))]
-    return pa.record_batch(
-        {
-            "id": pa.array(ids, pa.string()),
-            "ts": pa.array(times, pa.int64()),
-            "x": xs if isinstance(xs, pa.Array) else pa.array(xs, x_type),
-        }
-    )
-
-
-def names(out):
-    return [a + b for a, b in zip(out.column("id").to_pylist(), out.column("id_right").to_pylist(), strict=True)]
-
-
-def window_join(a, b, window, on=None, index="auto"):
-    return dt.WindowJoin(
-        a.schema,
-        None if b is None else b.schema,
-        on=left.x == right.x if on is None else on,
-        window=window,
-        index=index,
-        left_time="ts",
-        right_time=None if b is None else "ts",
-    )
-
-
-def held(xs, ys, on, index, x_type=None, y_type=None):
-    """The pairs of positions for which a predicate holds, whatever the order."""
-    a, b = rows("a", [0] * len(xs), xs, x_type), rows("b", [0] * len(ys), ys, y_type)
-    out = window_join(a, b, dt.last(None), on, index).push(left=a, right=b)
-    return sorted((int(i[1:]), int(j[1:])) for i, j in zip(out["id"].to_pylist(), out["id_right"].to_pylist()))
 
 
 def always(a, b):
@@ -63,13 +29,6 @@ def always(a, b):
 
 def read(flow, name, data, batch_rows=1, **options):
     return flow.read(dt.memory(pa.Table.from_batches([data]), batch_rows=batch_rows), name=name, time="ts", **options)
-
-
-def run(flow, stream):
-    out = dt.collect()
-    stream.write(out)
-    flow.run()
-    return out.table()
 
 
 # Time and watermarks
@@ -82,16 +41,16 @@ def test_a_time_equal_to_the_watermark_is_late(delay):
     s = read(flow, "a", rows("a", [100, 100 - delay, 99 - delay]), delay=delay)
     late = dt.collect()
     s.late.write(late)
-    assert run(flow, s).column("id").to_pylist() == (["a0", "a1"] if delay == 0 else ["a1", "a0"])
+    assert collected(s).column("id").to_pylist() == (["a0", "a1"] if delay == 0 else ["a1", "a0"])
     assert late.table().column("id").to_pylist() == ["a2"]
 
 
 def test_time_plus_bound_overflows():
     """Flink adds a bound to a time without saturating: at both ends of int64 nothing may wrap."""
     a, b = rows("a", [LOW, 0, HIGH]), rows("b", [LOW, 0, HIGH])
-    near = window_join(a, b, dt.last(time=1)).push(left=a, right=b)
+    near = timed_join(a, b, dt.last(time=1)).push(left=a, right=b)
     assert names(near) == ["a0b0", "a1b1", "a2b2"]
-    far = window_join(a, b, dt.last(time=HIGH)).push(left=a, right=b)
+    far = timed_join(a, b, dt.last(time=HIGH)).push(left=a, right=b)
     # 0 - HIGH is LOW + 1: what is at LOW is just out of reach of 0; HIGH reaches back to 0
     assert names(far) == ["a0b0", "a1b1", "a2b1", "a1b2", "a2b2"]
 
@@ -102,7 +61,7 @@ def test_a_delay_at_the_least_time_overflows():
     s = read(flow, "a", rows("a", [LOW + 1, LOW, LOW + 2]), delay=HIGH)
     late = dt.collect()
     s.late.write(late)
-    assert run(flow, s).column("id").to_pylist() == ["a1", "a0", "a2"]
+    assert collected(s).column("id").to_pylist() == ["a1", "a0", "a2"]
     assert late.table().num_rows == 0
 
 
@@ -113,7 +72,7 @@ def test_a_watermark_below_the_least_time_overflows_in_a_join(window):
         flow = dt.Flow("below")
         a = read(flow, "a", rows("a", [LOW + 1, LOW]), delay=delay)
         b = read(flow, "b", rows("b", [LOW + 2]), delay=delay)
-        out = run(flow, a.join(b, on=left.x == right.x, window=window))
+        out = collected(a.join(b, on=left.x == right.x, window=window))
         assert names(out) == ["a1b0", "a0b0"], delay
 
 
@@ -128,7 +87,7 @@ def test_results_come_behind_the_output_watermark():
     s = {name: read(flow, name, batch, delay=100) for name, batch in data.items()}
     first = s["a"].join(s["b"], on=left.x == right.x, window=dt.last(time=3), name="first")
     both = first.join(s["c"], on=left.x == right.x, window=dt.last(time=2), suffix="_c", name="both")
-    out = run(flow, both)
+    out = collected(both)
 
     events = [oracle.read(batch.to_pylist(), oracle.Clock("ts"), 100)[0] for batch in data.values()]
     three, two = (oracle.Window(span=3),) * 2, (oracle.Window(span=2),) * 2
@@ -147,7 +106,7 @@ def test_chained_joins_evict_by_the_wrong_watermark():
     # c is old all the time, and must meet the first join's old results when its turn comes
     c = read(flow, "c", rows("c", range(5, 15)))
     pairs = a.join(b, on=left.x == right.x, window=dt.last(time=0), name="first")
-    out = run(flow, pairs.join(c, on=left.x == right.x, window=dt.last(time=10), suffix="_c", name="second"))
+    out = collected(pairs.join(c, on=left.x == right.x, window=dt.last(time=10), suffix="_c", name="second"))
     met = list(zip(out.column("id").to_pylist(), out.column("id_c").to_pylist()))
     # (a0, b0) at 0 is reached by c at 5..10; (a1, b1) at 10 meets all; (a2, b2) at 20 those from 10
     expected = {("a0", f"c{n}") for n in range(6)} | {("a1", f"c{n}") for n in range(10)}
@@ -169,7 +128,7 @@ def test_a_slow_step_is_taken_for_an_idle_source():
     b = read(flow, "b", rows("b", range(20)), idle="1ms")
     late = dt.collect()
     b.late.write(late)
-    assert names(run(flow, a.join(b, on=left.x == right.x, window=dt.last(time=0)))) == [f"a{n}b{n}" for n in range(20)]
+    assert names(collected(a.join(b, on=left.x == right.x, window=dt.last(time=0)))) == [f"a{n}b{n}" for n in range(20)]
     assert late.table().num_rows == 0
 
 
@@ -211,10 +170,10 @@ def test_a_self_join_counts_twice_or_not_at_all():
     a = rows("a", [1, 2, 2, 3])
     expected = sorted(f"a{i}a{j}" for i in range(4) for j in range(4) if i != j)
     for index in EQUALITIES:
-        assert sorted(names(window_join(a, None, dt.last(None), index=index).push(left=a))) == expected, index
+        assert sorted(names(timed_join(a, None, dt.last(None), index=index).push(left=a))) == expected, index
     flow = dt.Flow("self")
     s = read(flow, "a", a)
-    assert sorted(names(run(flow, s.join(s, on=left.x == right.x, window=dt.last(None))))) == expected
+    assert sorted(names(collected(s.join(s, on=left.x == right.x, window=dt.last(None))))) == expected
 
 
 def test_already_joined_is_inferred_from_a_shared_store():
@@ -227,7 +186,7 @@ def test_already_joined_is_inferred_from_a_shared_store():
     expected = None
     for cut in combinations(range(9), 2):
         a, b = rows("a", []), rows("b", [])
-        join, out = window_join(a, b, dt.last(None)), []
+        join, out = timed_join(a, b, dt.last(None)), []
         for start, end in pairwise((0, *cut, 8)):
             step = {}
             for side, letter in (("left", "L"), ("right", "R")):
@@ -253,10 +212,10 @@ def test_already_joined_is_inferred_from_a_shared_store():
 def test_duplicate_keys_are_dropped(index):
     """An index that is a dict keeps one row for a key: all are kept, in order, equal rows too."""
     a, b = rows("a", [1, 1, 1, 2], [7, 7, 7, 8]), rows("b", [3, 3], [7, 7])
-    out = window_join(a, b, dt.last(None), index=index).push(left=a, right=b)
+    out = timed_join(a, b, dt.last(None), index=index).push(left=a, right=b)
     assert names(out) == ["a0b0", "a1b0", "a2b0", "a0b1", "a1b1", "a2b1"]
     twin = pa.record_batch({"id": ["t", "t"], "ts": [1, 1], "x": [7, 7]})
-    assert names(window_join(twin, b, dt.last(None), index=index).push(left=twin, right=b)) == ["tb0"] * 2 + ["tb1"] * 2
+    assert names(timed_join(twin, b, dt.last(None), index=index).push(left=twin, right=b)) == ["tb0"] * 2 + ["tb1"] * 2
 
 
 @pytest.mark.parametrize("index", RANGES)
@@ -289,7 +248,7 @@ def test_nulls_equal_each_other(index):
     zeros = pa.array([0, 0], pa.int64())
     a = rows("a", [1, 1], pa.array([None, 0], pa.int64()))
     b = rows("b", [2, 2], zeros)
-    assert names(window_join(a, b, dt.last(None), index=index).push(left=a, right=b)) == ["a1b0", "a1b1"]
+    assert names(timed_join(a, b, dt.last(None), index=index).push(left=a, right=b)) == ["a1b0", "a1b1"]
     assert held([None, 0], [None, 0], left.x == right.x, index, pa.int64(), pa.int64()) == [(1, 1)]
 
 

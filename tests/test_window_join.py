@@ -46,18 +46,17 @@ def test_slices_are_the_whole_in_pieces_also_for_one_row_with_more_than_a_slice(
     rng = np.random.default_rng(3)
     steps = [(rows(start, 300, rng), rows(start, 300, rng)) for start in range(0, 900, 300)]
     for on in (*PREDICATES.values(), left.x < right.x, (left.x < right.x - 0.5) | (left.x > right.x + 0.5)):
-        whole, sliced = join(on, dt.last(500)), join(on, dt.last(500))
+        whole = join(on, dt.last(500))
         for a, b in steps:
             expected = whole.push(a, b)
             for most in (7, 1000) if expected.num_rows > 1000 else (1, 50):
-                sliced_again = join(on, dt.last(500))
+                sliced = join(on, dt.last(500))
                 for before in steps[: steps.index((a, b))]:
-                    list(sliced_again.push(*before, max_rows=most))
-                pieces = list(sliced_again.push(a, b, max_rows=most))
+                    list(sliced.push(*before, max_rows=most))
+                pieces = list(sliced.push(a, b, max_rows=most))
                 assert all(0 < piece.num_rows <= most for piece in pieces)
-                together = pa.Table.from_batches(pieces, sliced_again.schema)
+                together = pa.Table.from_batches(pieces, sliced.schema)
                 assert together.equals(pa.Table.from_batches([expected], whole.schema))
-            sliced.push(a, b)
             sliced.check()
 
 
