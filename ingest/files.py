@@ -98,7 +98,7 @@ def csv(
         To read: the columns to take, and their types. Without it the types are inferred from the first
         megabyte of the first file, and what later does not fit them is an error.
     delimiter
-        One character.
+        One ASCII character; to write, one that cannot stand inside a number or a time.
     column_types
         The types of some columns, where the rest may be inferred.
 
@@ -272,8 +272,8 @@ class CsvFiles(Files):
         column_types: Mapping[str, pa.DataType] | None,
     ) -> None:
         super().__init__(path, batch_rows, schema, overwrite)
-        if not isinstance(delimiter, str) or len(delimiter) != 1:
-            raise FlowError(f"csv: delimiter={delimiter!r} must be one character, such as ',' or '\\t'")
+        if not isinstance(delimiter, str) or len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n':
+            raise FlowError(f"csv: delimiter={delimiter!r} must be one ASCII character, such as ',' or '\\t'")
         if schema is not None and column_types is not None:
             raise FlowError("csv: schema= already says every type; leave column_types= out")
         self._delimiter = delimiter
@@ -327,6 +327,17 @@ class CsvFiles(Files):
             )
         with reader:
             yield reader
+
+    def _check_column(self, field: pa.Field) -> None:
+        super()._check_column(field)
+        # Only texts are quoted.
+        text = pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary
+        quoted = any(is_text(_plain(field.type)) for is_text in text)
+        if not quoted and (self._delimiter.isalnum() or self._delimiter in "+-.: "):
+            raise FlowError(
+                f"csv sink {self.path!r}: delimiter={self._delimiter!r} can stand inside a value of column "
+                f"{field.name!r}, {field.type}, so that nobody could read it back; take another one"
+            )
 
     def _new_file(self, file: BinaryIO, schema: pa.Schema) -> RowFile:
         return _CsvWriter(file, schema, self._delimiter)

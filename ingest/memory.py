@@ -126,9 +126,9 @@ def _table(columns: dict[str, Any], schema: pa.Schema | None) -> pa.Table:
     """Make a table of a dict of columns."""
     try:
         return pa.table(columns, schema=schema)
-    except (pa.ArrowException, TypeError, KeyError) as failure:
+    except (pa.ArrowException, TypeError, KeyError, OverflowError, UnicodeError) as failure:
         # A KeyError's text is its key in quotes: take the argument itself.
-        reason = failure.args[0] if failure.args else failure
+        reason = failure.args[0] if isinstance(failure, KeyError) else failure
         raise SchemaError(
             f"memory: the dict of columns {sorted(map(str, columns))} makes no table: {reason}; "
             f"give each column as a list or array of one type, all of one length"

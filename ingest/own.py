@@ -14,11 +14,12 @@ Invariants
 
 __all__ = ["sink", "source"]
 
+import contextlib
 import functools
 import inspect
 import sys
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -150,7 +151,8 @@ class OwnSource(_Own):
             schema = getattr(self._factory.cls, "schema", None)
             if not isinstance(schema, pa.Schema):
                 instance = self._instance()
-                schema = call_user(lambda: getattr(instance, "schema", None), name=f"{self._name}.schema")
+                with _closed_after_failure(instance, self._name):
+                    schema = call_user(lambda: getattr(instance, "schema", None), name=f"{self._name}.schema")
                 _close(instance, self._name)
             if not isinstance(schema, pa.Schema):
                 raise FlowError(
@@ -244,7 +246,8 @@ class OwnSink(_Own):
         """Make a fresh instance, and open it if it can be opened."""
         instance = self._instance()
         if hasattr(instance, "open"):
-            call_user(instance.open, schema, lineage, name=f"{self._name}.open")
+            with _closed_after_failure(instance, self._name):
+                call_user(instance.open, schema, lineage, name=f"{self._name}.open")
         return _OwnWriter(instance, self._name)
 
 
@@ -269,6 +272,17 @@ class _OwnWriter:
     def close(self) -> None:
         """Close the object, if it can be closed."""
         _close(self._instance, self._name)
+
+
+@contextlib.contextmanager
+def _closed_after_failure(instance: Any, name: str) -> Iterator[None]:
+    """Close an object that fails before anyone else has it; the first failure is the one that is told."""
+    try:
+        yield
+    except UserFunctionError:
+        with contextlib.suppress(UserFunctionError):
+            _close(instance, name)
+        raise
 
 
 def _close(instance: Any, name: str) -> None:

@@ -392,14 +392,34 @@ def _texts(column: pa.Array) -> list[str]:
 
     Times go through Arrow and not through Python, which has no nanoseconds and no year 10,000.
     """
+    column = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
     kind = column.type
     if pa.types.is_floating(kind):
         return ["null" if value is None else f"{value:.6g}" for value in column.to_pylist()]
-    if pa.types.is_temporal(kind):
+    if pa.types.is_temporal(kind) and not pa.types.is_interval(kind):
         unit = f" {kind.unit}" if pa.types.is_duration(kind) else ""
         texts = column.cast(pa.int64() if unit else pa.string()).to_pylist()
         return ["null" if text is None else _iso(str(text)) + unit for text in texts]
-    return ["null" if value is None else _printable(str(value)) for value in column.to_pylist()]
+    readable = _with_texts(kind)
+    written = column if readable == kind else column.cast(readable)
+    return ["null" if value is None else _printable(str(value)) for value in written.to_pylist()]
+
+
+def _with_texts(kind: pa.DataType) -> pa.DataType:
+    """Put texts in place of the times inside of a nested type; durations become numbers of their unit."""
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        return pa.string()
+    if pa.types.is_duration(kind):
+        return pa.int64()
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_with_texts(field.type)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(_with_texts(kind.key_type), _with_texts(kind.item_type))
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(_with_texts(kind.value_type), kind.list_size)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return (pa.list_ if pa.types.is_list(kind) else pa.large_list)(_with_texts(kind.value_type))
+    return kind
 
 
 def _iso(text: str) -> str:
@@ -408,7 +428,7 @@ def _iso(text: str) -> str:
     >>> _iso("2024-01-01 10:00:00.000000Z"), _iso("2024-01-01 10:00:00.5")
     ('2024-01-01T10:00:00Z', '2024-01-01T10:00:00.5')
     """
-    return re.sub(r"\.0+(?!\d)", "", text.replace(" ", "T", 1))
+    return re.sub(r"\.0+(?!\d)", "", re.sub(r"^([-+]?\d+-\d\d-\d\d) ", r"\1T", text))
 
 
 def _printable(text: str) -> str:

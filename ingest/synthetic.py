@@ -107,12 +107,18 @@ def synthetic(
     if not isinstance(seed, int) or seed < 0:
         raise FlowError(f"synthetic: seed={seed!r} must be a whole number from 0 on")
     check_positive("synthetic", "batch_rows", batch_rows)
+    above_zero = {"rate": rate, "deviation": deviation, "shape": shape, "scale": scale}
+    finite = {"mean": mean, "drift": drift, "exponent": exponent}
+    for name, value in {"low": low, "high": high, **above_zero, **finite}.items():
+        if not isinstance(value, int | float | np.number):
+            raise FlowError(f"synthetic: {name}={value!r} is not a number")
     if _dtype(dtype).kind != "f" and not (float(low).is_integer() and float(high).is_integer()):
         raise FlowError(f"synthetic: low={low!r} and high={high!r} must be whole numbers for a key of {dtype}")
-    _check_numbers(low, high, {"rate": rate, "deviation": deviation, "shape": shape, "scale": scale})
+    _check_numbers(low, high, above_zero, finite)
     if exponent < 1.01:
         raise FlowError(f"synthetic: exponent={exponent!r} must be at least 1.01")
-    if isinstance(columns, str) or len(columns) != 3 or len(set(columns)) != 3:
+    named = not isinstance(columns, str) and all(isinstance(name, str) for name in columns)
+    if not named or len(columns) != 3 or len(set(columns)) != 3:
         raise FlowError(f"synthetic: columns={columns!r} must be three different names: time, key, value")
     return SyntheticSource(
         rows=rows, key=key, low=low, high=high, seed=seed, batch_rows=batch_rows, dtype=_dtype(dtype),
@@ -121,12 +127,15 @@ def synthetic(
     )  # fmt: skip
 
 
-def _check_numbers(low: float, high: float, above_zero: dict[str, float]) -> None:
+def _check_numbers(low: float, high: float, above_zero: dict[str, float], finite: dict[str, float]) -> None:
     if not -np.inf < low < high < np.inf:
         raise FlowError(f"synthetic: low={low!r} must be less than high={high!r}, and both finite")
     for name, value in above_zero.items():
         if not 0 < value < np.inf:
             raise FlowError(f"synthetic: {name}={value!r} must be above 0, and finite")
+    for name, value in finite.items():
+        if not -np.inf < value < np.inf:
+            raise FlowError(f"synthetic: {name}={value!r} must be finite")
 
 
 def _dtype(name: str) -> np.dtype:

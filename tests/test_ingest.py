@@ -113,6 +113,8 @@ def test_memory_gives_only_the_columns_that_are_asked_for_and_never_none():
             "['x', 'y'] makes no table: Column 1 named y expected length 1",
         ),
         ({"x": 5}, {}, SchemaError, "makes no table: 'int' object is not iterable"),
+        ({"x": [2**70]}, {}, SchemaError, "makes no table: Python int too large"),
+        ({"x": ["\ud800"]}, {}, SchemaError, "makes no table: 'utf-8' codec can't encode character"),
         ({"y": [5]}, {"schema": X}, SchemaError, "makes no table: The passed mapping doesn't contain"),
         (
             [x_batch(1)],
@@ -338,7 +340,8 @@ def test_a_parquet_file_with_a_name_twice(tmp_path):
         (lambda: parquet(""), FlowError, "parquet: '' is no path"),
         (lambda: parquet("s3://bucket/x"), UnsupportedError, "'s3://bucket/x' is an address"),
         (lambda: parquet("a", schema={"x": "int64"}), FlowError, "is not a pyarrow.Schema"),
-        (lambda: csv("a", delimiter=", "), FlowError, "csv: delimiter=', ' must be one character"),
+        (lambda: csv("a", delimiter=", "), FlowError, "csv: delimiter=', ' must be one ASCII character"),
+        (lambda: csv("a", delimiter="é"), FlowError, "csv: delimiter='é' must be one ASCII character"),
         (lambda: csv("a", schema=X, column_types={}), FlowError, "leave column_types= out"),
     ],
 )
@@ -532,6 +535,12 @@ def test_synthetic_times_and_names():
         (5, {"exponent": 1}, "exponent=1 must be at least 1.01"),
         (5, {"columns": ("a", "b")}, "columns=('a', 'b') must be three different names"),
         (5, {"columns": ("a", "b", "a")}, "must be three different names"),
+        (5, {"columns": (1, 2, 3)}, "columns=(1, 2, 3) must be three different names"),
+        (5, {"low": "few"}, "low='few' is not a number"),
+        (5, {"rate": "fast"}, "rate='fast' is not a number"),
+        (5, {"mean": float("nan"), "key": "gaussian"}, "mean=nan must be finite"),
+        (5, {"exponent": float("nan"), "key": "zipf"}, "exponent=nan must be finite"),
+        (5, {"drift": float("inf"), "key": "drift"}, "drift=inf must be finite"),
         (5, {"dtype": "string?"}, "dtype='string?' is no integer or float type"),
         (5, {"dtype": "bool"}, "dtype='bool' is no integer or float type"),
         (5, {"start": "soon"}, "start='soon' is no ISO date or time"),
@@ -658,6 +667,26 @@ def test_own_source_may_set_its_schema_in_init():
     assert len(closed) == 2
     with raises(UserFunctionError, "Sensor(...) ("):
         _ = source(Sensor)("parsec").schema
+
+
+def test_own_source_that_cannot_say_its_schema_is_closed():
+    closed = []
+
+    class Shy:
+        @property
+        def schema(self):
+            raise ValueError("not yet")
+
+        def read(self):
+            return END_OF_SOURCE
+
+        def close(self):
+            closed.append(self)
+            raise OSError("nor this")
+
+    with raises(UserFunctionError, "raised ValueError: not yet"):
+        _ = source(Shy)().schema
+    assert len(closed) == 1
 
 
 def test_own_source_is_checked_when_it_is_made():

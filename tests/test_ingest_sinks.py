@@ -368,6 +368,17 @@ def test_csv_is_written_with_its_delimiter(tmp_path):
     assert (tmp_path / "part-000000-0000.csv").read_text() == '"x";"y"\n1;"a;b"\n'
 
 
+@pytest.mark.parametrize("delimiter", [":", " ", "-", ".", "1", "e"])
+def test_csv_is_not_written_with_a_delimiter_that_stands_inside_of_values(tmp_path, delimiter):
+    """Such files could not be read back: only texts are quoted."""
+    spec = csv(tmp_path, delimiter=delimiter)
+    with raises(FlowError, f"delimiter={delimiter!r} can stand inside a value of column 'at', timestamp[us]"):
+        spec.check(pa.schema([("s", pa.string()), ("at", pa.timestamp("us"))]))
+    batch = pa.record_batch({"x": [f"a{delimiter}b"], "y": ["c"]})
+    write_all(spec, batch, schema=batch.schema)
+    assert values(csv(tmp_path, delimiter=delimiter)) == [f"a{delimiter}b"]
+
+
 def test_a_value_that_the_format_cannot_hold_is_a_sink_error(tmp_path):
     batch = pa.record_batch({"raw": [b"text", b"\xff\xfe"]})
     spec = csv(tmp_path)
@@ -656,6 +667,30 @@ def test_show_writes_out_values_of_every_type(monkeypatch):
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("kind", "value", "text"),
+    [
+        (pa.list_(pa.timestamp("ns")), [1], "['1970-01-01 00:00:00.000000001']"),
+        (pa.struct([("a", pa.duration("ns"))]), {"a": 1}, "{'a': 1}"),
+        (pa.map_(pa.string(), pa.timestamp("us")), [("k", 2**59)], "[('k', '20237-04-25 10:45:03.423488')]"),
+        (pa.large_list(pa.list_(pa.date32(), 1)), [[2**30]], "[['<value out of range: 1073741824>']]"),
+        (pa.month_day_nano_interval(), (1, 2, 3), "MonthDayNano(months=1, days=2, nanoseconds=3)"),
+        (pa.timestamp("s"), 2**62, "<value out of range: 4611686018427387904>"),
+    ],
+    ids=str,
+)
+def test_show_writes_out_times_that_python_does_not_have(monkeypatch, kind, value, text):
+    monkeypatch.setattr("dovetail.ingest.sinks.MOST_CHARACTERS", 80)
+    batch = pa.record_batch({"x": pa.array([value, None], kind)})
+    shown_as = shown([batch], schema=batch.schema, monkeypatch=monkeypatch).splitlines()
+    assert shown_as[1:] == [text, "null"]
+
+
+def test_show_writes_out_a_dictionary_of_nanoseconds():
+    batch = pa.record_batch({"x": pa.array([1], pa.timestamp("ns")).dictionary_encode()})
+    assert shown([batch], schema=batch.schema) == "x\n1970-01-01T00:00:00.000000001\n"
+
+
 def test_show_fits_the_terminal(monkeypatch):
     batch = pa.record_batch({"number": [123456789], "text": ["t" * 50], "other": ["o" * 12], "last": [5]})
     wide = shown([batch], schema=batch.schema, width=100, monkeypatch=monkeypatch)
@@ -799,3 +834,21 @@ def test_own_sink_with_the_least_that_it_needs():
 def test_csv_files_of_ours_can_be_read_by_others(tmp_path):
     write_all(csv(tmp_path), x_batch(1, 2))
     assert pacsv.read_csv(tmp_path / "part-000000-0000.csv").to_pydict() == {"x": [1, 2]}
+
+
+def test_own_sink_that_cannot_be_opened_is_closed():
+    told = []
+
+    class Shut:
+        def open(self, schema, lineage):
+            raise ValueError("no room")
+
+        def stage(self, batch, epoch, part): ...
+        def commit(self, epoch): ...
+        def abort(self): ...
+        def close(self):
+            told.append("close")
+
+    with raises(UserFunctionError, "raised ValueError: no room"):
+        sink(Shut)().writer(X, "l")
+    assert told == ["close"]
