@@ -215,6 +215,10 @@ class Runner:
         """Tell whether every source has ended."""
         return all(state.task.ended for state in self._sources())
 
+    def delivered(self) -> bool:
+        """Tell whether every sink was given all there is: sources may have ended in the middle of a last long step."""
+        return all(task.watermark == END for task in self.sinks)
+
     def round(self) -> bool:
         """Read one batch from each group; return False if there was nothing anywhere."""
         worked = [self._read_one(group) for group in self.groups]
@@ -358,7 +362,7 @@ def run(
                 while not runner.finished():
                     if not runner.round():
                         runner.pause(options.poll_seconds)
-            if not runner.finished():
+            if not runner.delivered():
                 outcome = "stopped"
             runner.commit(last=True)
     except BaseException as error:

@@ -6,13 +6,14 @@ import signal
 import threading
 
 import dovetail as dt
+import pyarrow as pa
 import pytest
 from dovetail import col
 from dovetail.batch import END
 from dovetail.config import Options
 from dovetail.engine.result import Result, StepReport
 from dovetail.engine.run import PROGRESS_SECONDS
-from flows import Clock, Epochs, Feed, finish, memory, raises, rounds, started, two
+from flows import ALWAYS, ANY, Clock, Epochs, Feed, finish, memory, raises, rounds, started, two
 
 # --- epochs and progress ---------------------------------------------------------------------------------
 
@@ -96,6 +97,36 @@ def test_ctrl_c_stops_between_two_batches_and_shows_what_was_done():
     assert epochs[-2:] == ["commit 0", "close"]
     assert str(result).startswith("flow 'f' stopped in ")
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_ctrl_c_in_the_middle_of_the_last_step_stops_before_the_end():
+    """All sources have ended, and still there are results that no sink was given."""
+    given = []
+
+    @dt.sink
+    class Impatient:
+        def stage(self, batch, epoch, part):
+            given.append(batch.num_rows)
+            if len(given) == 1:
+                signal.raise_signal(signal.SIGINT)
+
+        def commit(self, epoch): ...
+        def abort(self): ...
+
+    flow = dt.Flow("f")
+    a, b = (flow.read(Feed([[1, 2, 3]]), name=name, time="t", delay=100) for name in "ab")
+    a.join(b, on=ANY, window=ALWAYS).write(Impatient())
+    result = flow.run(options=Options(out_rows=1))
+    assert (result.outcome, given) == ("stopped", [1])
+
+
+def test_ctrl_c_in_the_last_batch_of_all_is_too_late_to_stop_anything():
+    flow = dt.Flow("f")
+    stream = flow.read(Feed([[1], [2]]), time="t", delay=100)
+    interrupted = stream.map(lambda batch: signal.raise_signal(signal.SIGINT) or batch, stream.schema)
+    out = interrupted.write(dt.collect())
+    assert flow.run().outcome == "finished"
+    assert out.table()["t"].to_pylist() == [1, 2]
 
 
 def test_a_second_ctrl_c_stops_at_once():
