@@ -6,9 +6,10 @@ windows, sources that are there, sinks that can be written. `Flow.run` hands the
 
 __all__ = ["Flow", "Stream"]
 
-import math
+import glob
 import os
 import re
+import sys
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
@@ -367,7 +368,7 @@ class Stream:
         path = getattr(sink, "path", None)
         for node in self._flow._nodes.values():
             other = getattr(node.sink, "path", None) if isinstance(node, WriteNode) else None
-            same = path is not None and other is not None and os.path.abspath(path) == os.path.abspath(other)
+            same = path is not None and other is not None and os.path.realpath(path) == os.path.realpath(other)
             if isinstance(node, WriteNode) and (node.sink is sink or same):
                 raise FlowError(
                     f"write {step!r}: this {sink.describe()} is written already, by {node.label}; "
@@ -454,11 +455,19 @@ def _shared_path(source: Any, sink: Any) -> str | None:
     path = getattr(sink, "path", None)
     if path is None:
         return None
-    folder = os.path.abspath(path)
-    for read in getattr(source, "paths", ()):
-        if os.path.abspath(read) == folder or os.path.abspath(read).startswith(folder + os.sep):
-            return str(path)
+    folder = os.path.realpath(path)
+    for read in map(os.fspath, getattr(source, "paths", ())):
+        # A pattern can lead there without beginning with the folder's name.
+        matched = glob.glob(read, recursive=True) if glob.has_magic(read) else []
+        for place in map(os.path.realpath, [read, *matched]):
+            if place == folder or place.startswith(folder + os.sep):
+                return str(path)
     return None
+
+
+def _doubled(schema: pa.Schema) -> str | None:
+    """Return a column's name that occurs twice."""
+    return min((name for name in schema.names if schema.names.count(name) > 1), default=None)
 
 
 def _schema_of(fn: Callable[[pa.RecordBatch], Any], given: pa.Schema, where: str) -> pa.Schema | None:
@@ -500,7 +509,7 @@ def _rate(rate: Any, domain: TimeDomain | None, where: str) -> Rate | None:
             raise FlowError(f"{where}: rate={rate!r} needs a timestamp as time=…; give rows a second")
         if Fraction(match[1]) > 0:
             return Rate(speed=Fraction(match[1]))
-    elif isinstance(rate, int | float) and not isinstance(rate, bool) and 0 < rate < math.inf:
+    elif isinstance(rate, int | float) and not isinstance(rate, bool) and 0 < rate <= sys.float_info.max:
         return Rate(rows=float(rate))
     raise FlowError(f'{where}: rate={rate!r} is not a pace; write 10_000 for rows a second, or "2x"')
 

@@ -43,6 +43,7 @@ def test_a_source_with_two_columns_of_one_name():
         ({"rate": "fast"}, dt.FlowError, "rate='fast' is not a pace; write 10_000 for rows a second, or \"2x\""),
         ({"rate": 0}, dt.FlowError, "rate=0 is not a pace"),
         ({"rate": True}, dt.FlowError, "rate=True is not a pace"),
+        ({"rate": 10**400}, dt.FlowError, "0 is not a pace"),
         ({"rate": float("inf")}, dt.FlowError, "rate=inf is not a pace"),
         ({"rate": float("nan")}, dt.FlowError, "rate=nan is not a pace"),
         ({"rate": "0x", "time": "at"}, dt.FlowError, "rate='0x' is not a pace"),
@@ -276,6 +277,20 @@ def test_files_of_a_folder_are_not_read_by_the_flow_that_writes_it(what, tmp_pat
     folder = parts(tmp_path / "out")
     stream = dt.Flow("f").read(dt.parquet(f"{folder}/{what}"), name="a")
     with raises(dt.FlowError, "read 'a'"):
+        stream.write(dt.parquet(folder, overwrite=True))
+
+
+@pytest.mark.parametrize("way", ["*/out/*.parquet", "all/*/*.parquet", "**/*.parquet", "all/link"])
+def test_a_folder_is_known_by_whatever_way_it_is_reached(way, tmp_path):
+    """Else `overwrite` would remove what was about to be read."""
+    folder = parts(tmp_path / "all" / "out")
+    (tmp_path / "all" / "link").symlink_to(folder)
+    stream = dt.Flow("f").read(dt.parquet(tmp_path / way), name="a")
+    with raises(dt.FlowError, f"{folder!r} is also what read 'a' reads; write somewhere else"):
+        stream.write(dt.parquet(folder, overwrite=True))
+    stream = memory()
+    stream.write(dt.parquet(str(tmp_path / "all" / "link"), overwrite=True))
+    with raises(dt.FlowError, "is written already, by write 'write-1'"):
         stream.write(dt.parquet(folder, overwrite=True))
 
 

@@ -1122,6 +1122,17 @@ def test_7_output_of_another_lineage_is_refused_unless_overwritten(tmp_path):
     assert read.column("x").to_pylist() == [3]
 
 
+def test_7_a_folder_that_the_flow_reads_is_refused_by_whatever_path(tmp_path):
+    """A folder is not read and written by one flow, also if a pattern or a link leads there."""
+    _write(tmp_path / "out", [1])
+    (tmp_path / "link").symlink_to(tmp_path / "out")
+    for path in (tmp_path / "out", tmp_path / "*" / "*.parquet", tmp_path / "link"):
+        s = dt.Flow("test").read(dt.parquet(path))
+        with pytest.raises(dt.FlowError, match="is also what read 'read-1' reads; write somewhere else"):
+            s.write(dt.parquet(tmp_path / "out", overwrite=True))
+    assert _parts(tmp_path / "out", "parquet")
+
+
 def test_7_a_failure_ends_in_an_error_that_names_the_step_and_says_the_output_is_incomplete(tmp_path):
     """Without `checkpoint=` a failure ends the job; files are whole; the error says output is incomplete."""
     run = Run()
