@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from ..config import Options
-from ..errors import FlowError, SchemaError, UnsupportedError, UserFunctionError, nearest
+from ..errors import FlowError, SchemaError, UnsupportedError, UserFunctionError, WindowError, nearest
 from ..operators.binding import bind, bind_predicate
 from ..operators.contracts import Sink, Source
 from ..operators.expressions import Column, Expression, caller
@@ -101,9 +101,8 @@ class Flow:
             raise FlowError(f"{what}: {_brief(source)} is not a source{hint} ({caller()})")
         step = self._name(name, "read")
         schema = pa.schema([field.with_type(storable_type(field.type)) for field in source.schema])
-        doubled = sorted({n for n in schema.names if schema.names.count(n) > 1})
-        if doubled:
-            raise SchemaError(f"read {step!r}: the source has two columns named {doubled[0]!r}; rename one")
+        if doubled := _doubled(schema):
+            raise SchemaError(f"read {step!r}: the source has two columns named {doubled!r}; rename one")
         domain = time_domain(schema, time, f"read {step!r}")
         for write in self._nodes.values():
             if isinstance(write, WriteNode) and (path := _shared_path(source, write.sink)):
@@ -153,6 +152,8 @@ class Flow:
         if progress is not None and not callable(progress):
             raise FlowError(f"flow {self.name!r}: progress={progress!r} is not a function of a Status")
         seconds = float(parse_duration(every, f"flow {self.name!r}: every"))
+        if seconds < 0:
+            raise WindowError(f"flow {self.name!r}: every={every!r} is negative")
         return run(self.name, self._sinks(), options or Options.from_environment(), seconds, progress)
 
     def explain(self) -> Explanation:
@@ -284,6 +285,9 @@ class Stream:
             schema = _schema_of(fn, self.schema, f"map {step!r}")
         known = schema is not None
         schema = schema if schema is not None else pa.schema([])
+        if doubled := _doubled(schema):
+            raise SchemaError(f"map {step!r}: the result has two columns named {doubled!r}; rename one ({caller()})")
+        schema = pa.schema([field.with_type(storable_type(field.type)) for field in schema])
         time = self._time_column()
         return self._next(MapNode, step, schema, fn=fn, promised=promised, known=known, time=time)
 
@@ -395,8 +399,10 @@ class Stream:
     def _compute(self, step: str, verb: str, columns: dict[str, Any]) -> "Stream":
         fields = []
         for key, made in columns.items():
-            kind = self.schema.field(made).type if isinstance(made, str) else computed_type(made, self.schema)
-            fields.append(pa.field(key, kind))
+            if isinstance(made, str):
+                fields.append(pa.field(key, self.schema.field(made).type))
+            else:
+                fields.append(pa.field(key, computed_type(made, self.schema, f"{verb} {step!r}: column {key!r}")))
         return self._next(ComputeNode, step, pa.schema(fields), columns=columns, verb=verb)
 
     def _next(self, kind: type, step: str, schema: pa.Schema, **more: Any) -> "Stream":

@@ -161,6 +161,12 @@ def _exact(role: str, ticks: Fraction, value: int, **more: Any) -> Kind:
 
 def _literal_of(value: Any, source: Literal) -> Bound:
     """Bind a constant by its own type; `beside` may reinterpret it."""
+    if isinstance(value, pa.TimestampScalar | pa.DurationScalar) and value.is_valid:
+        # Not through Python, which has no nanoseconds.
+        role = "instant" if isinstance(value, pa.TimestampScalar) else "duration"
+        zoned = role == "instant" and value.type.tz is not None
+        kind = _exact(role, Fraction(TICKS_PER_SECOND[value.type.unit]), value.value, zoned=zoned)
+        return Bound("literal", kind, value=value.value, source=source)
     if isinstance(value, pa.Scalar):
         value = value.as_py()
     if isinstance(value, np.datetime64 | np.timedelta64):
@@ -177,7 +183,7 @@ def _literal_of(value: Any, source: Literal) -> Bound:
         return Bound("literal", FLOAT, value=value, source=source)
     if isinstance(value, decimal.Decimal):
         if not value.is_finite():
-            return Bound("literal", FLOAT, value=math.nan, source=source)
+            return Bound("literal", FLOAT, value=math.nan if value.is_nan() else float(value), source=source)
         scale = max(0, -int(value.as_tuple().exponent))
         ticks = Fraction(10) ** scale
         whole = int(Fraction(value) * ticks)
@@ -186,18 +192,21 @@ def _literal_of(value: Any, source: Literal) -> Bound:
         return Bound("literal", TEXT if isinstance(value, str) else BYTES, value=value, source=source)
     micro = datetime.timedelta(microseconds=1)
     if isinstance(value, datetime.timedelta):
-        return Bound(
-            "literal", _exact("duration", Fraction(10**6), value // micro), value=value // micro, source=source
-        )
+        return _micro("duration", value // micro, getattr(value, "nanoseconds", 0), source)
     if isinstance(value, datetime.datetime):
         epoch = datetime.datetime(1970, 1, 1, tzinfo=None if value.tzinfo is None else datetime.UTC)
-        whole = (value - epoch) // micro
-        kind = _exact("instant", Fraction(10**6), whole, zoned=value.tzinfo is not None)
-        return Bound("literal", kind, value=whole, source=source)
+        whole, zoned = (value - epoch) // micro, value.tzinfo is not None
+        return _micro("instant", whole, getattr(value, "nanosecond", 0), source, zoned=zoned)
     if isinstance(value, datetime.date):
         days = (value - datetime.date(1970, 1, 1)).days
         return Bound("literal", _exact("instant", DAY, days), value=days, source=source)
     raise PredicateError(f"the constant {value!r} of type {type(value).__name__} cannot be compared with a column")
+
+
+def _micro(role: str, micro: int, nanoseconds: int, source: Literal, **more: Any) -> Bound:
+    """Bind a time of Python's, in microseconds; those of pandas are subclasses with nanoseconds beside."""
+    ticks, whole = (10**9, micro * 1000 + nanoseconds) if nanoseconds else (10**6, micro)
+    return Bound("literal", _exact(role, Fraction(ticks), whole, **more), value=whole, source=source)
 
 
 def _numpy_time(value: np.datetime64 | np.timedelta64, source: Literal) -> Bound:
@@ -289,7 +298,7 @@ class _Binder:
 
     def cast(self, e: Cast) -> Bound:
         a = self.value(e.a)
-        target = column_kind(e.kind)
+        target = None if pa.types.is_dictionary(e.kind) else column_kind(e.kind)
         number = ("exact", "float")
         if target is None or a.kind.family not in number or target.family not in number:
             raise self.fail(

@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..batch import Batch, keep_rows
-from ..errors import DataError, UserFunctionError
+from ..errors import DataError, PredicateError, UserFunctionError
 from .binding import Bound
 from .evaluate import Columns, Values, evaluate, exact_scale, fitted, span, truth
 from .expressions import place_of
-from .join import empty_batch, record_batch
+from .join import empty_batch, record_batch, storable_type
 from .times import INT64_MAX, INT64_MIN, TICKS_PER_SECOND, TimeDomain, domain_of, times_of
 
 
@@ -47,7 +47,7 @@ class Compute:
     >>> from .expressions import col
     >>> schema = pa.schema([("x", pa.int32())])
     >>> double = bind(col("x") * 2, {"": schema}, "step")
-    >>> step = Compute(pa.schema([("y", computed_type(double, schema))]), {"y": double}, "step")
+    >>> step = Compute(pa.schema([("y", computed_type(double, schema, "step"))]), {"y": double}, "step")
     >>> step(Batch(pa.record_batch({"x": [1, None]}, schema=schema), None, 0)).data.to_pydict()
     {'y': [2, None]}
     """
@@ -72,8 +72,8 @@ class Compute:
         return Batch(record_batch(arrays, self.schema, batch.num_rows), batch.times, batch.watermark)
 
 
-def computed_type(bound: Bound, schema: pa.Schema) -> pa.DataType:
-    """Return the Arrow type of a computed column.
+def computed_type(bound: Bound, schema: pa.Schema, where: str) -> pa.DataType:
+    """Return the Arrow type of a computed column, or say why no type holds it.
 
     Integers are int64 (uint64 where only that holds what the columns allow), floats float64, and decimals and times
     keep their scale, unit and zone.
@@ -91,16 +91,24 @@ def computed_type(bound: Bound, schema: pa.Schema) -> pa.DataType:
             return pa.decimal128(18, len(str(kind.ticks)) - 1)
         return pa.uint64() if kind.low >= 0 and kind.high > INT64_MAX else pa.int64()
     unit = _unit_of(kind.ticks)
+    if unit is None:
+        raise PredicateError(
+            f"{where}: `{bound}` is finer than nanoseconds, which no column can hold; "
+            "cast it, as in .cast(pyarrow.duration('ns'))"
+        )
     return pa.duration(unit) if kind.role == "duration" else pa.timestamp(unit, _zone_of(bound, schema))
 
 
-def _unit_of(ticks: Fraction) -> str:
-    return next(unit for unit, per_second in TICKS_PER_SECOND.items() if (per_second / ticks).denominator == 1)
+def _unit_of(ticks: Fraction) -> str | None:
+    """Return the coarsest unit of which these ticks are whole multiples."""
+    units = (unit for unit, per_second in TICKS_PER_SECOND.items() if (per_second / ticks).denominator == 1)
+    return next(units, None)
 
 
 def _zone_of(bound: Bound, schema: pa.Schema) -> str | None:
-    if bound.op == "column":
-        return getattr(schema.field(bound.value[1]).type, "tz", None)
+    if bound.op in ("column", "cast"):
+        kind = schema.field(bound.value[1]).type if bound.op == "column" else bound.value
+        return getattr(kind.value_type if pa.types.is_dictionary(kind) else kind, "tz", None)
     if bound.op == "literal":
         return "UTC" if bound.kind.zoned else None
     return next((zone for zone in (_zone_of(arg, schema) for arg in bound.args) if zone), None)
@@ -115,8 +123,9 @@ def _to_arrow(values: Values, bound: Bound, field: pa.Field, where: str) -> pa.A
     data = values.data
     if bound.kind.family != "exact":
         return pa.array(data, mask=missing).cast(field.type, safe=False)
-    if bound.kind.role != "number" and bound.kind.ticks not in map(Fraction, TICKS_PER_SECOND.values()):
-        data = fitted(exact_scale(data, int(TICKS_PER_SECOND[_unit_of(bound.kind.ticks)] / bound.kind.ticks)))
+    days = pa.types.is_date32(field.type)
+    if bound.kind.role != "number" and not days and bound.kind.ticks not in TICKS_PER_SECOND.values():
+        data = fitted(exact_scale(data, int(TICKS_PER_SECOND[field.type.unit] / bound.kind.ticks)))
     low, high = span(data)
     least, most = (0, 2**64 - 1) if pa.types.is_uint64(field.type) else (INT64_MIN, INT64_MAX)
     if pa.types.is_decimal(field.type):
@@ -128,13 +137,16 @@ def _to_arrow(values: Values, bound: Bound, field: pa.Field, where: str) -> pa.A
     if pa.types.is_decimal(field.type):
         words = np.empty((len(data), 2), np.int64)
         words[:, 0], words[:, 1] = data, np.where(data < 0, -1, 0)
-        whole = pa.Array.from_buffers(field.type, len(data), [None, pa.py_buffer(words)])
-        return whole if missing is None else pc.if_else(pa.array(missing), pa.scalar(None, field.type), whole)
+        wide = pa.decimal128(field.type.precision, field.type.scale)
+        whole = pa.Array.from_buffers(wide, len(data), [None, pa.py_buffer(words)])
+        if missing is not None:
+            whole = pc.if_else(pa.array(missing), pa.scalar(None, wide), whole)
+        return whole.cast(field.type)
     kind = pa.uint64() if pa.types.is_uint64(field.type) else pa.int64()
     array = pa.array(data.astype(np.uint64 if kind == pa.uint64() else np.int64), kind, mask=missing)
     if bound.kind.role == "number":
         return array.cast(field.type)
-    return array.view(field.type) if field.type.bit_width == 64 else array.cast(pa.int32()).view(field.type)
+    return array.cast(pa.int32()).view(field.type) if days else array.view(field.type)
 
 
 class Map:
@@ -175,9 +187,14 @@ class Map:
             raise UserFunctionError(
                 f"{where}: {place_of(fn)} returned a {type(made).__name__}; return a pyarrow.RecordBatch"
             )
-        return made
+        return _storable(made)
 
     def _held_to(self, made: pa.RecordBatch) -> pa.RecordBatch:
+        doubled = [name for name in made.schema.names if made.schema.names.count(name) > 1]
+        if doubled:
+            raise UserFunctionError(
+                f"{self.where}: {place_of(self.fn)} returned two columns named {doubled[0]!r}; rename one"
+            )
         if self.schema is None:
             self.schema = made.schema
         if made.schema.equals(self.schema):
@@ -208,3 +225,12 @@ class Map:
         if len(times) and (np.any(times[1:] < times[:-1]) or times[0] < before[0] or times[-1] > before[-1]):
             raise UserFunctionError(f"{who}, whose times in {self.time!r} are out of order; keep the order of the rows")
         return times
+
+
+def _storable(made: pa.RecordBatch) -> pa.RecordBatch:
+    """Widen the indices of dictionaries: those of several batches are put together where rows of them meet."""
+    schema = pa.schema([field.with_type(storable_type(field.type)) for field in made.schema])
+    if schema.equals(made.schema):
+        return made
+    columns = [column.cast(field.type) for column, field in zip(made.columns, schema)]
+    return record_batch(columns, schema, made.num_rows)

@@ -49,7 +49,9 @@ def parse_duration(value: object, what: str) -> Fraction:
     dovetail.errors.WindowError: window: '200 milliseconds' is not a duration; ...
     """
     if isinstance(value, datetime.timedelta):
-        return Fraction(value // datetime.timedelta(microseconds=1), 10**6)
+        # Those of pandas are subclasses with nanoseconds beside.
+        nanoseconds = getattr(value, "nanoseconds", 0)
+        return Fraction(value // datetime.timedelta(microseconds=1), 10**6) + Fraction(nanoseconds, 10**9)
     if isinstance(value, np.timedelta64) and not np.isnat(value):
         unit, count = np.datetime_data(value.dtype)
         known = {**_UNITS, "D": Fraction(86400), "m": Fraction(60)}
@@ -139,6 +141,8 @@ class TimeDomain:
             return "end"
         if self.ticks is None:
             return str(time)
+        if not INT64_MIN <= time <= INT64_MAX:  # a watermark may lie beyond every time there is
+            return "none" if time < 0 else "end"
         if self.ticks < 1:
             return str(np.datetime64(int(time), "D"))
         unit = next(name for name, ticks in TICKS_PER_SECOND.items() if ticks == self.ticks)
@@ -187,8 +191,8 @@ def times_of(column: pa.Array, where: str, first_row: int) -> np.ndarray:
         return column.view(pa.int32()).to_numpy().astype(np.int64)
     values = column.to_numpy()
     if values.dtype == np.uint64 and len(values) and values.max() > np.uint64(INT64_MAX):
-        row = first_row + int(np.flatnonzero(values > np.uint64(INT64_MAX))[0])
-        raise TimeError(f"{where}: the time of row {row:,} is {values.max()}; integer times end at 2^63 - 1")
+        at = int(np.flatnonzero(values > np.uint64(INT64_MAX))[0])
+        raise TimeError(f"{where}: the time of row {first_row + at:,} is {values[at]}; integer times end at 2^63 - 1")
     return np.ascontiguousarray(values, np.int64)
 
 

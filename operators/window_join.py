@@ -169,6 +169,9 @@ def conform(batch: Any, schema: pa.Schema, where: str) -> pa.RecordBatch:
         raise DataError(f"{where} is a {type(batch).__name__}; give a pyarrow.RecordBatch")
     if batch.schema.equals(schema):
         return batch
+    doubled = [name for name in batch.schema.names if batch.schema.names.count(name) > 1]
+    if doubled:
+        raise DataError(f"{where} has two columns named {doubled[0]!r}; drop or rename one")
     for field in schema:
         if field.name not in batch.schema.names:
             raise DataError(

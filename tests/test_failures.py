@@ -84,6 +84,9 @@ def failing():
         "another type": (
             memory().map(lambda batch: batch, pa.schema([("t", pa.int64()), ("x", pa.int8())]), name="w"),
             dt.UserFunctionError, "returned column 'x' as int64 where int8 was expected; return the same schema each"),
+        "two columns of one name": (
+            memory().map(lambda batch: pa.record_batch([batch["x"].slice(0, 3 // batch.num_rows)] * 2, ["x"] * 2),
+                         name="w"), dt.UserFunctionError, "returned two columns named 'x'; rename one"),
         "a missing column": (
             memory(**two_batches).map(later(["t", "x"], ["t"]), name="w"), dt.UserFunctionError,
             "returned column 'x' as nothing where int64 was expected"),

@@ -1,6 +1,7 @@
 """Flows as they are written: what is refused, where, and in which words; what is allowed is run to show it."""
 
 import datetime
+from decimal import Decimal
 
 import dovetail as dt
 import numpy as np
@@ -122,6 +123,15 @@ def refused():
         "map to no schema": (
             lambda s: s.map(len, schema={"x": 1}, name="w"), dt.FlowError,
             "map 'w': schema={'x': 1} is not a pyarrow.Schema @here"),
+        "map to two columns of one name": (
+            lambda s: s.map(lambda b: pa.record_batch([b["x"], b["x"]], ["x", "x"]), name="w"), dt.SchemaError,
+            "map 'w': the result has two columns named 'x'; rename one @here"),
+        "finer than nanoseconds": (
+            lambda s: s.select(y=col("x").cast(pa.duration("ns")) * Decimal("1.5"), name="w"), dt.PredicateError,
+            "select 'w': column 'y': `x.cast(\"duration[ns]\") * Decimal('1.5')` is finer than nanoseconds, which"),
+        "a cast to a dictionary": (
+            lambda s: s.select(y=col("x").cast(pa.dictionary(pa.int32(), pa.int64())), name="w"), dt.PredicateError,
+            "an integer cannot be cast to dictionary<values=int64"),
         "union with nothing": (
             lambda s: s.union(name="w"), dt.FlowError, "union 'w': give at least one other stream @here"),
         "union with no stream": (

@@ -3,6 +3,7 @@
 import datetime
 import re
 from decimal import Decimal
+from fractions import Fraction
 
 import dovetail as dt
 import numpy as np
@@ -216,6 +217,50 @@ def test_constants_of_every_kind():
         left.raw == b"x", left.ok, left.day - right.day < "36h", left.x < 10**400,
     ):  # fmt: skip
         join([on, left.i < right.i])
+
+
+class Stamp(datetime.datetime):
+    """As pandas has them: nanoseconds beside the microseconds."""
+
+    nanosecond = 7
+
+
+class Span(datetime.timedelta):
+    nanoseconds = 7
+
+
+@pytest.mark.parametrize(
+    ("kind", "constant", "expected"),
+    [
+        (pa.timestamp("ns"), pa.scalar(1007, pa.timestamp("ns")), 1007),
+        (pa.timestamp("ns", "UTC"), pa.scalar(1, pa.timestamp("us", "Europe/Paris")), 1000),
+        (pa.timestamp("ns"), Stamp(1970, 1, 1, microsecond=1), 1007),
+        (pa.timestamp("ns", "UTC"), Stamp(1970, 1, 1, microsecond=1, tzinfo=datetime.UTC), 1007),
+        (pa.duration("ns"), pa.scalar(1007, pa.duration("ns")), 1007),
+        (pa.duration("ns"), Span(microseconds=1), 1007),
+    ],
+)
+def test_constants_keep_their_nanoseconds(kind, constant, expected):
+    around = pa.array(range(expected - 2, expected + 3), pa.int64()).view(kind)
+    flow = dt.Flow("f")
+    out = flow.read(dt.memory({"x": around})).filter(dt.col("x") == constant).write(dt.collect())
+    flow.run()
+    assert out.table()["x"].cast(pa.int64()).to_pylist() == [expected]
+
+
+def test_a_window_keeps_its_nanoseconds():
+    assert dt.last(Span(microseconds=1)).seconds == Fraction(1007, 10**9)
+
+
+def test_an_infinite_decimal_is_beyond_all_integers():
+    assert truth_of(left.i < Decimal("Infinity"), i=[2**63 - 1]) == [True]
+    assert truth_of(left.i < Decimal("-Infinity"), i=[-(2**63)]) == [False]
+
+
+def truth_of(predicate, **columns):
+    bound = plan_predicate(predicate, {"left": SCHEMA, "right": SCHEMA}, "j").conjuncts[0]
+    rows = pa.record_batch(columns)
+    return truth(bound, Columns(lambda _, name: rows[name]), rows.num_rows).tolist()
 
 
 WINDOWS = [

@@ -65,11 +65,22 @@ def test_progress_is_shown_at_the_end_of_a_run():
     assert (seen[-1].flow, seen[-1].rows_in, seen[-1].watermark) == ("f", 3, "end")
 
 
+def test_a_watermark_before_all_times_is_shown_as_none():
+    flow = dt.Flow("f")
+    stream = flow.read(Feed([[5], [7]], kind=pa.timestamp("ns")), time="t", delay="100000w")
+    stream.write(dt.null())
+    runner = started(flow, Clock())
+    rounds(runner, 1)
+    assert runner.status().watermark == runner.result("stopped").steps["read-1"].watermark == "none"
+
+
 def test_every_is_a_duration():
     stream = memory()
     stream.write(dt.null())
     with raises(dt.WindowError, "flow 'f': every: 'often' is not a duration"):
         stream._flow.run(every="often")
+    with raises(dt.WindowError, "flow 'f': every=datetime.timedelta(days=-1) is negative"):
+        stream._flow.run(every=datetime.timedelta(days=-1))
     assert stream._flow.run(every=datetime.timedelta(seconds=2)).outcome == "finished"
 
 

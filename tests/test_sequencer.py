@@ -289,7 +289,7 @@ def test_a_null_time_names_the_row_by_its_place_in_the_source():
 def test_an_unsigned_time_past_64_bits_names_the_row():
     order = SourceOrder("s", "t", COUNT)
     with raises(TimeError, "the time of row 1 is 9223372036854775808; integer times end at 2^63 - 1"):
-        order.take(pa.record_batch({"t": pa.array([1, 2**63], pa.uint64())}))
+        order.take(pa.record_batch({"t": pa.array([1, 2**63, 2**63 + 5], pa.uint64())}))
 
 
 # --- whose turn it is --------------------------------------------------------------------------------------

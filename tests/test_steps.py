@@ -12,7 +12,11 @@ from flows import ALWAYS, Feed, collected, memory, raises, timed
 
 DAY = datetime.date(2024, 2, 1)
 NOON = datetime.datetime(2024, 2, 1, 12)
+MIDNIGHT = datetime.datetime(2024, 2, 1)
 HOUR = datetime.timedelta(hours=1)
+UTC = pa.timestamp("us", "UTC")
+EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+NARROW = pa.decimal64(9, 2) if hasattr(pa, "decimal64") else pa.decimal128(9, 2)  # of 64 bits since Arrow 18
 
 
 def without(name, value):
@@ -34,6 +38,13 @@ def without(name, value):
         (pa.timestamp("s"), [NOON, None], lambda x: x - x, pa.duration("s"), [HOUR * 0, None]),
         (pa.date32(), [DAY, None], lambda x: x - DAY, pa.duration("s"), [HOUR * 0, None]),
         (pa.duration("us"), [HOUR, None], lambda x: x * 2, pa.duration("us"), [HOUR * 2, None]),
+        (pa.timestamp("us"), [MIDNIGHT, None], lambda x: x.cast("date32"), pa.date32(), [DAY, None]),
+        (pa.date32(), [DAY, None], lambda x: x.cast("date32"), pa.date32(), [DAY, None]),
+        (pa.int64(), [19754, None], lambda x: x.cast("date32"), pa.date32(), [DAY, None]),
+        (pa.date32(), [DAY, None], lambda x: x.cast("date64"), pa.date64(), [DAY, None]),
+        (pa.int64(), [-2, None], lambda x: x.cast(pa.decimal256(9, 2)), pa.decimal256(9, 2), [Decimal("-2.00"), None]),
+        (pa.int64(), [1, -2], lambda x: x.cast(NARROW), NARROW, [Decimal("1.00"), Decimal("-2.00")]),
+        (pa.int64(), [5], lambda x: x.cast(UTC) + HOUR, UTC, [EPOCH + HOUR + datetime.timedelta(microseconds=5)]),
         (
             pa.decimal128(9, 2), [Decimal("-1.50"), None], lambda x: x + x, pa.decimal128(18, 2),
             [Decimal("-3.00"), None],
@@ -45,6 +56,12 @@ def test_computed_columns_have_the_type_that_holds_them(kind, given, make, made,
     assert stream.schema.field("y").type == made
     out = collected(stream)["y"]
     assert (out.type, out.to_pylist()) == (made, expected)
+
+
+def test_times_computed_from_a_dictionary_keep_its_zone():
+    stream = memory({"x": pa.array([0], UTC).dictionary_encode()}).select(y=col("x") + HOUR)
+    assert stream.schema.field("y").type == UTC
+    assert collected(stream)["y"].to_pylist() == [EPOCH + HOUR]
 
 
 def test_a_self_join_hands_on_its_time():
@@ -90,6 +107,23 @@ def test_a_map_takes_its_schema_from_an_empty_batch_or_from_its_first_result():
         return pa.record_batch({"least": [min(batch["x"].to_pylist())]})
 
     assert collected(memory(batch_rows=2).map(first)).to_pydict() == {"least": [10, 30]}
+
+
+def test_maps_may_give_dictionaries_with_small_indices():
+    """Each of them fits its own index, and all of them together do not."""
+    kind = pa.dictionary(pa.int8(), pa.string())
+    flow = dt.Flow("f")
+
+    def named(name):
+        def fn(batch):
+            return pa.record_batch({"s": pa.array([f"{name}{t}" for t in batch["t"].to_pylist()]).cast(kind)})
+
+        return memory({"t": range(100)}, flow, name, "t").map(fn, pa.schema([("s", kind)]))
+
+    a, b = named("a"), named("b")
+    assert a.schema.field("s").type == pa.dictionary(pa.int32(), pa.string())
+    out = collected(a.union(b))
+    assert out["s"].to_pylist() == [f"{name}{t}" for t in range(100) for name in "ab"]
 
 
 def test_a_map_may_give_a_table_or_nothing():

@@ -110,6 +110,8 @@ def test_what_push_refuses():
     ours = join(left.x < right.x, dt.last(9))
     with pytest.raises(dt.DataError, match="the left batch is a dict; give a pyarrow.RecordBatch"):
         ours.push(left={"t": [1]})
+    with pytest.raises(dt.DataError, match="the left batch has two columns named 'x'; drop or rename one"):
+        ours.push(left=pa.record_batch([[1], [1.0], [2.0], [1]], names=["t", "x", "x", "k"]))
     with pytest.raises(dt.TimeError, match="the left batch: the time of row 1 is null"):
         ours.push(left=pa.record_batch([[1, None], [1.0, 2.0], [1, 2]], schema=SCHEMA))
     with pytest.raises(dt.FlowError, match="max_rows=0; give at least 1"):
