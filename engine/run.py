@@ -54,6 +54,11 @@ class SourceState:
             return mark if isinstance(mark, float) else Fraction(mark)
         return Fraction(mark) / domain.ticks
 
+    def is_idle(self, now: float) -> bool:
+        """Tell whether it has been silent for so long that it no longer holds the others back."""
+        idle = self.task.node.idle
+        return idle is not None and self.silent_since is not None and now - self.silent_since >= idle
+
 
 def next_source(
     group: Sequence[SourceState], tried: set[int], waits: Callable[[SourceState], bool]
@@ -66,14 +71,15 @@ def next_source(
     return min(able, key=lambda s: (s.mark, s.rows_read), default=None)
 
 
-def idle_floor(group: Sequence[SourceState], silent: SourceState) -> Watermark:
+def idle_floor(group: Sequence[SourceState], silent: SourceState, now: float) -> Watermark:
     """Up to where a silent source promises that nothing will come: just past what the others wait for.
 
-    One unit past the least watermark of those that still bring rows, so that rows at that very time go on as well;
-    when none does, past the greatest time that any of them has shown.
+    One unit past the least watermark of those that hold others back, so that rows at that very time go on as well;
+    when none does, past the greatest time that any of them has shown. One that has nothing now and is not idle (yet)
+    still holds others back: to promise more than it has reached would make rows late and let none go on.
     """
     others = [s for s in group if s is not silent and s.task.order is not None]
-    active = [s for s in others if not s.task.ended and s.silent_since is None]
+    active = [s for s in others if not s.task.ended and not s.is_idle(now)]
     domain = silent.task.node.domain
     assert domain is not None
     if active:
@@ -333,10 +339,9 @@ class Runner:
         now = self.clock()
         if state.silent_since is None:
             state.silent_since = now
-        idle = state.task.node.idle
-        if idle is None or now - state.silent_since < idle or state.task.order is None:
+        if not state.is_idle(now) or state.task.order is None:
             return False
-        batch = state.task.advance(idle_floor(group, state))
+        batch = state.task.advance(idle_floor(group, state, now))
         if batch is None:
             return False
         self.graph.push(state.task, batch)

@@ -279,6 +279,25 @@ def test_an_idle_source_passes_what_ended_sources_have_shown():
     assert runner.graph.tasks[0].watermark == 10
 
 
+def test_an_idle_source_promises_no_more_than_a_slow_one_has_reached():
+    """b has nothing for an instant, and holds everybody back all the same; c is far ahead."""
+    clock, woken, late = Clock(), [], []
+    flow = dt.Flow("f")
+    a = flow.read(Feed(waking(woken)), name="a", time="t", idle="10s")
+    b = flow.read(Feed(silent([5])), name="b", time="t", delay=3)
+    c = flow.read(Feed(silent([1000], [2000])), name="c", time="t", idle="1h")
+    a.late.write(dt.call(lambda batch: late.extend(batch["t"].to_pylist())))
+    a.union(b, c).write(dt.null())
+    runner = started(flow, clock)
+    rounds(runner, 3)
+    clock.pass_by(10)
+    rounds(runner, 3)
+    assert runner.result("stopped").steps["a"].watermark == "3", "just past what b has reached"
+    woken.append([2, 7])
+    rounds(runner, 2)
+    assert shown(runner, late) == [2]
+
+
 def test_two_idle_sources_do_not_wait_for_each_other():
     clock = Clock()
     both = {"idle": "1s"}
