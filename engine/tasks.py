@@ -94,6 +94,8 @@ class ReadTask(Task):
                 self.ended = True
                 return self._count(self.order.end() if self.order else Batch(empty_batch(self.schema), None, END))
             assert isinstance(got, pa.RecordBatch)
+            if got.num_rows == 0:
+                return None  # as good as nothing: it neither ends a silence nor is worth another look at once
             self.pending = self._wanted(got)
         data = self.pending.slice(0, self.options.batch_rows)
         rest = self.pending.num_rows - data.num_rows

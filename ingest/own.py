@@ -36,8 +36,8 @@ def source(cls: type) -> "Factory":
 
     - `schema`: a `pyarrow.Schema`, on the class or set in `__init__` (then an instance is made, and closed,
       to see it);
-    - `read(self)`: the next `RecordBatch` or `Table`; None when there is nothing now; `dt.END_OF_SOURCE`
-      after the last row. It should return soon: while it waits everything waits.
+    - `read(self)`: the next `RecordBatch` or `Table`; None (or one without rows) when there is nothing now;
+      `dt.END_OF_SOURCE` after the last row. It should return soon: while it waits everything waits.
     - `close(self)`, if there is something to give back.
 
     >>> import pyarrow as pa, dovetail as dt

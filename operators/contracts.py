@@ -54,7 +54,7 @@ class Reader(Protocol):
     """An opened source."""
 
     def read(self) -> pa.RecordBatch | EndOfSource | None:
-        """Return the next rows, None if there are none now, or `END_OF_SOURCE`."""
+        """Return the next rows, None (or a batch without rows) if there are none now, or `END_OF_SOURCE`."""
         ...
 
     def close(self) -> None:

@@ -136,6 +136,16 @@ def test_without_idle_a_silent_source_holds_others_back_for_ever():
     assert shown(runner, seen) == []
 
 
+def test_a_batch_without_rows_is_nothing():
+    clock = Clock()
+    flow, _, seen = two(itertools.repeat([]), silent([5], [6]), a_options={"idle": "10s"})
+    runner = started(flow, clock)
+    assert rounds(runner, 4) == [True, True, False, False], "b, twice"
+    clock.pass_by(10)
+    rounds(runner, 1)
+    assert shown(runner, seen) == [1000, 1001]
+
+
 def test_a_source_is_not_idle_because_another_is_slow():
     """The first read of b takes a minute; a was not asked meanwhile, and has something when it is."""
     clock = Clock()
