@@ -375,9 +375,12 @@ def run(
             error.add_note(f"While closing, after that: {problem}")
         error.add_note(f"The output of flow {name!r} is incomplete; files that were written are whole.")
         raise
-    for problem in runner.close(failed=False):
-        problem.add_note(f"The output of flow {name!r} may be incomplete.")
-        raise problem
+    if problems := runner.close(failed=False):
+        first, *others = problems
+        for other in others:
+            first.add_note(f"While closing, after that: {other}")
+        first.add_note(f"The output of flow {name!r} may be incomplete.")
+        raise first
     if progress is not None:
         progress(runner.status())
     return runner.result(outcome)

@@ -170,7 +170,7 @@ class Map:
         data = self._held_to(made)
         times = batch.times
         if times is not None and data.num_rows != batch.num_rows:
-            times = self._times_of(data, times)
+            times = self._times_of(data, times, batch.data)
         return Batch(data, times, batch.watermark)
 
     @staticmethod
@@ -215,10 +215,16 @@ class Map:
             )
         return pa.RecordBatch.from_arrays([made.column(n) for n in self.schema.names], schema=self.schema)
 
-    def _times_of(self, data: pa.RecordBatch, before: np.ndarray) -> np.ndarray:
+    def _has_times(self, given: pa.RecordBatch, times: np.ndarray) -> bool:
+        """Tell whether the time column still has the times: another function may have changed it before."""
+        column = given.column(self.time)
+        return not column.null_count and np.array_equal(times_of(column, self.where, 0), times)
+
+    def _times_of(self, data: pa.RecordBatch, before: np.ndarray, given: pa.RecordBatch) -> np.ndarray:
         who = f"{self.where}: {place_of(self.fn)} returned {data.num_rows:,} rows for {len(before):,}"
         at = data.schema.get_field_index(self.time) if self.time else -1
-        if at < 0 or domain_of(data.schema.field(at).type) != self.domain:
+        kept = at >= 0 and domain_of(data.schema.field(at).type) == self.domain and self._has_times(given, before)
+        if not kept:
             column = f"the time column {self.time!r}" if self.time else "a column that still has their event time"
             raise UserFunctionError(f"{who} without {column}, so that nothing tells which time they have; keep it")
         times = times_of(data.column(at), self.where, 0)

@@ -179,6 +179,17 @@ def test_a_sink_that_cannot_finish_is_an_error_of_the_run(at):
         stream._flow.run()
 
 
+def test_every_sink_that_cannot_be_closed_is_told():
+    stream = memory()
+    for name in ("a", "b"):
+        stream.write(Broken("close", dt.SinkError(f"{name} is stuck")), name=name)
+    with raises(dt.SinkError, "write 'a': a is stuck") as caught:
+        stream._flow.run()
+    assert caught.value.__notes__ == [
+        "While closing, after that: write 'b': b is stuck", "The output of flow 'f' may be incomplete."
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("at", ["abort", "close"])
 def test_an_error_while_closing_does_not_hide_the_one_before(at):
     stream = memory().map(lambda batch: 1 // 0, pa.schema([]), name="m")

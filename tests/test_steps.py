@@ -98,6 +98,18 @@ def test_a_map_behind_a_union_does_not_take_a_changed_column_for_event_time():
         collected(kept.union(c))
 
 
+def test_a_map_that_drops_rows_does_not_take_what_another_map_made_of_the_column_for_event_time():
+    """The times are 1, 2, 4 and 6, whatever the first function wrote over them."""
+
+    def rounded(batch):
+        made = pc.if_else(pc.equal(batch["t"], 4), 2, batch["t"])
+        return batch.set_column(0, "t", made)
+
+    stream = timed(data={"t": [1, 2, 4, 6], "x": [1, 2, 4, 6]}).map(rounded).map(without("x", 2))
+    with raises(dt.UserFunctionError, "returned 3 rows for 4 without the time column 't', so that nothing tells which"):
+        collected(stream)
+
+
 def test_a_map_takes_its_schema_from_an_empty_batch_or_from_its_first_result():
     known = memory().map(lambda batch: batch.append_column("y", batch["x"]))
     assert known.schema.names == ["t", "x", "y"]
