@@ -16,6 +16,7 @@ __all__ = ["Bound", "Kind", "bind", "bind_predicate"]
 import datetime
 import decimal
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -190,23 +191,33 @@ def _literal_of(value: Any, source: Literal) -> Bound:
         return Bound("literal", _exact("number", ticks, whole), value=whole, source=source)
     if isinstance(value, str | bytes):
         return Bound("literal", TEXT if isinstance(value, str) else BYTES, value=value, source=source)
-    micro = datetime.timedelta(microseconds=1)
     if isinstance(value, datetime.timedelta):
-        return _micro("duration", value // micro, getattr(value, "nanoseconds", 0), source)
+        micro = value // datetime.timedelta(microseconds=1)
+        return _python_time("duration", micro, _nanoseconds(value, "nanoseconds"), source)
     if isinstance(value, datetime.datetime):
-        epoch = datetime.datetime(1970, 1, 1, tzinfo=None if value.tzinfo is None else datetime.UTC)
-        whole, zoned = (value - epoch) // micro, value.tzinfo is not None
-        return _micro("instant", whole, getattr(value, "nanosecond", 0), source, zoned=zoned)
+        return _python_instant(value, _nanoseconds(value, "nanosecond"), source)
     if isinstance(value, datetime.date):
         days = (value - datetime.date(1970, 1, 1)).days
         return Bound("literal", _exact("instant", DAY, days), value=days, source=source)
     raise PredicateError(f"the constant {value!r} of type {type(value).__name__} cannot be compared with a column")
 
 
-def _micro(role: str, micro: int, nanoseconds: int, source: Literal, **more: Any) -> Bound:
-    """Bind a time of Python's, in microseconds; those of pandas are subclasses with nanoseconds beside."""
-    ticks, whole = (10**9, micro * 1000 + nanoseconds) if nanoseconds else (10**6, micro)
+def _python_time(role: str, micro: int, digits: str, source: Literal, **more: Any) -> Bound:
+    """Bind a time of Python's, in microseconds, with the digits of a second behind them that Python does not have."""
+    ticks, whole = 10 ** (6 + len(digits)), micro * 10 ** len(digits) + int(digits or 0)
     return Bound("literal", _exact(role, Fraction(ticks), whole, **more), value=whole, source=source)
+
+
+def _python_instant(value: datetime.datetime, digits: str, source: Literal) -> Bound:
+    epoch = datetime.datetime(1970, 1, 1, tzinfo=None if value.tzinfo is None else datetime.UTC)
+    micro = (value - epoch) // datetime.timedelta(microseconds=1)
+    return _python_time("instant", micro, digits, source, zoned=value.tzinfo is not None)
+
+
+def _nanoseconds(value: Any, name: str) -> str:
+    """Return the digits behind the microseconds of pandas' times, which are subclasses of Python's."""
+    nanoseconds = getattr(value, name, 0)
+    return f"{nanoseconds:03d}" if nanoseconds else ""
 
 
 def _numpy_time(value: np.datetime64 | np.timedelta64, source: Literal) -> Bound:
@@ -435,7 +446,8 @@ class _Binder:
                 return replace(literal, kind=FLOAT, value=math.inf if value > 0 else -math.inf)
         if kind.family == "text" and other.role == "duration":
             seconds = parse_duration(value, f"{self.where}: `{e}`")
-            ticks = other.ticks if (seconds * other.ticks).denominator == 1 else Fraction(10**9)
+            units = (other.ticks, Fraction(10**9), Fraction(seconds.denominator))
+            ticks = next(ticks for ticks in units if (seconds * ticks).denominator == 1)
             whole = int(seconds * ticks)
             return replace(literal, kind=_exact("duration", ticks, whole), value=whole)
         if kind.family == "text" and other.role == "instant":
@@ -447,7 +459,8 @@ class _Binder:
                 ) from None
             if other.zoned and moment.tzinfo is None:
                 raise self.fail(f"`{e}`: {value!r} has no time zone and the column has; add +00:00", _placed(e))
-            return _literal_of(moment, Literal(moment))
+            beyond = re.search(r"[.,][0-9]{6}([0-9]+)", value)  # which `fromisoformat` passes over
+            return _python_instant(moment, beyond[1].rstrip("0") if beyond else "", Literal(moment))
         return literal
 
 

@@ -238,6 +238,11 @@ class Span(datetime.timedelta):
         (pa.timestamp("ns", "UTC"), Stamp(1970, 1, 1, microsecond=1, tzinfo=datetime.UTC), 1007),
         (pa.duration("ns"), pa.scalar(1007, pa.duration("ns")), 1007),
         (pa.duration("ns"), Span(microseconds=1), 1007),
+        (pa.timestamp("ns"), "1970-01-01T00:00:00.000001007", 1007),
+        (pa.timestamp("ns"), "1970-01-01 00:00:00,0000010070000", 1007),
+        (pa.timestamp("ns"), "1969-12-31T23:59:59.999998993", -1007),
+        (pa.timestamp("ns", "UTC"), "1970-01-01T01:00:00.000001007+01:00", 1007),
+        (pa.duration("ns"), "1.007us", 1007),
     ],
 )
 def test_constants_keep_their_nanoseconds(kind, constant, expected):
@@ -246,6 +251,21 @@ def test_constants_keep_their_nanoseconds(kind, constant, expected):
     out = flow.read(dt.memory({"x": around})).filter(dt.col("x") == constant).write(dt.collect())
     flow.run()
     assert out.table()["x"].cast(pa.int64()).to_pylist() == [expected]
+
+
+def test_constants_between_two_nanoseconds_equal_none():
+    flow = dt.Flow("f")
+    stream = flow.read(
+        dt.memory({"x": pa.array([0, 1, 2], pa.duration("ns")), "t": pa.array([0, 1, 2], pa.timestamp("ns"))})
+    )
+    kept = {}
+    for name, constant in (("x", "1.5ns"), ("t", "1970-01-01T00:00:00.0000000015")):
+        for sign in ("__lt__", "__le__", "__gt__", "__ge__", "__eq__"):
+            kept[name, sign] = stream.filter(getattr(dt.col(name), sign)(constant)).select("x").write(dt.collect())
+    flow.run()
+    for (_, sign), out in kept.items():
+        expected = {"__lt__": [0, 1], "__le__": [0, 1], "__gt__": [2], "__ge__": [2], "__eq__": []}[sign]
+        assert out.table()["x"].cast(pa.int64()).to_pylist() == expected, sign
 
 
 def test_a_window_keeps_its_nanoseconds():
