@@ -49,6 +49,7 @@
 
 #include "entry.hpp"
 #include "row_log.hpp"
+#include "search.hpp"
 #include "store.hpp"
 
 namespace dovetail {
@@ -203,7 +204,6 @@ class BiSortStore final : public Store {
   };
 
   static constexpr size_t kBlock = 8192;      // probes that are looked up together: more gain little
-  static constexpr size_t kGroup = 16;        // probes whose memory is asked for before the first of them is answered
   static constexpr size_t kAhead = 12;        // probes between asking for the rows of a range and reading them
   static constexpr size_t kReserve = 1 << 20;       // pairs that room is made for at once, as some may not come
   static constexpr size_t kLeastScratch = 1 << 16;  // bytes that are not worth giving back
@@ -321,18 +321,7 @@ class BiSortStore final : public Store {
 
   // ---- probing ----
 
-  // How many of n ascending keys are below `key`, without a branch to guess.
-  static size_t below(const uint64_t* keys, size_t n, uint64_t key) {
-    const uint64_t* from = keys;
-    while (n > 1) {
-      const size_t half = n / 2;
-      from += half & (size_t{0} - (from[half - 1] < key));
-      n -= half;
-    }
-    return static_cast<size_t>(from - keys) + (n == 1 && *from < key);
-  }
-
-  // The same, from the answer for a lower key on: forwards in steps that double, then back in steps that halve.
+  // How many are below, from the answer for a lower key on: forwards in steps that double, then back in steps that halve.
   static size_t rebound(const uint64_t* keys, size_t n, uint64_t key, size_t near) {
     size_t step = 1;
     while (near + step <= n && keys[near + step - 1] < key) {

@@ -30,16 +30,13 @@
 #include <algorithm>
 #include <cassert>
 
-#include "entry.hpp"
-#include "row_log.hpp"
-#include "store.hpp"
+#include "positions.hpp"
 
 namespace dovetail {
 
 // A B+-tree from keys to 32-bit positions. Positions are handed out in ascending order and may wrap around.
 class BPlusTree {
  public:
-  static constexpr size_t kGroup = 16;  // enough misses in flight to hide one of them
   static constexpr size_t kLeastFanout = 4, kMostFanout = 1024;
 
   explicit BPlusTree(size_t fanout)
@@ -138,22 +135,20 @@ class BPlusTree {
     for (uint32_t level = head(root_).level; level > 0; --level) {
       for (size_t g = 0; g < n; ++g) {
         leaves[g] = links(leaves[g])[below(keys_of(leaves[g]), keys[g])];
-        fetch(leaves[g]);
+        prefetch_lines(place(leaves[g]), stride_);
       }
     }
   }
 
-  // Visits the positions of all keys in [lo, hi], in the order of keys, as visit(positions, n) for one stretch of
-  // memory after another; `leaf` is what descend said of lo.
-  template <typename Visit>
-  void scan(uint32_t leaf, uint64_t lo, uint64_t hi, Visit visit) const {
+  // Gives the filter the positions of all keys in [lo, hi]; `leaf` is what descend said of lo.
+  void scan(uint32_t leaf, uint64_t lo, uint64_t hi, PositionFilter& filter) const {
     if (leaf == kNone) return;
     for (size_t at = below(keys_of(leaf), lo);; at = 0) {
       const uint64_t* keys = keys_of(leaf);
       const size_t count = head(leaf).count;
       size_t to = at;
       while (to < count && keys[to] <= hi) ++to;
-      if (to > at) visit(links(leaf) + at, to - at);
+      filter.take(links(leaf) + at, to - at);
       leaf = head(leaf).next;
       if (to < count || leaf == kNone) return;
     }
@@ -217,20 +212,8 @@ class BPlusTree {
   const uint32_t* links(uint32_t node) const { return reinterpret_cast<const uint32_t*>(keys_of(node) + fanout_); }
   uint64_t last_key(uint32_t node) const { return keys_of(node)[head(node).count - 1]; }
 
-  void fetch(uint32_t node) const {
-    for (size_t line = 0; line < stride_; line += kLine) __builtin_prefetch(place(node) + line);
-  }
-
   // How many of a node's keys are below `key`.
-  size_t below(const uint64_t* keys, uint64_t key) const {
-    const uint64_t* base = keys;
-    for (size_t n = fanout_; n > 1;) {
-      const size_t half = n / 2;
-      base += half & -static_cast<size_t>(base[half - 1] < key);
-      n -= half;
-    }
-    return static_cast<size_t>(base - keys) + (*base < key);
-  }
+  size_t below(const uint64_t* keys, uint64_t key) const { return dovetail::below(keys, fanout_, key); }
 
   uint32_t first_leaf(uint64_t key) const {
     uint32_t leaf;
@@ -477,48 +460,6 @@ class BPlusTree {
   uint64_t splits_ = 0, merges_ = 0;  // these two also tell whether a leaf that was looked up is still the one
 };
 
-// The positions that one probe wants among those of its key range, as rows.
-class PositionFilter {
- public:
-  PositionFilter(const RowLog& rows, int64_t row_lo, int64_t row_hi) : rows_(rows) {
-    from_ = rows.position_of(row_lo);
-    to_ = std::max(from_, rows.position_of(row_hi, from_));
-    base_ = rows.consecutive() && from_ < rows.end() ? rows.row_at(from_) : from_;
-  }
-
-  int64_t from() const { return from_; }
-  int64_t to() const { return to_; }
-  size_t found() const { return found_; }
-
-  // What is wanted of n positions goes behind the rows of `out`, unclaimed.
-  void take(const uint32_t* positions, size_t n, Growing<int64_t>& out) {
-    int64_t* place = out.reserve(found_ + n);
-    const auto from = static_cast<uint32_t>(from_);
-    const auto length = static_cast<uint64_t>(to_ - from_);
-    size_t found = found_;
-    for (size_t i = 0; i < n; ++i) {
-      const uint32_t offset = positions[i] - from;
-      // Without a sign, as what is not wanted may lie anywhere.
-      place[found] = static_cast<int64_t>(static_cast<uint64_t>(base_) + offset);
-      found += offset < length;
-    }
-    found_ = found;
-  }
-
-  // Puts the finds into the order of rows.
-  void finish(RowSorter& sorter, Growing<int64_t>& out) const {
-    int64_t* place = out.data() + out.size();
-    sorter.sort(place, found_);
-    if (rows_.consecutive()) return;
-    for (size_t i = 0; i < found_; ++i) place[i] = rows_.row_at(place[i]);
-  }
-
- private:
-  const RowLog& rows_;
-  int64_t from_, to_, base_;
-  size_t found_ = 0;
-};
-
 class BPlusStore final : public Store {
  public:
   static std::vector<Parameter> parameters() {
@@ -541,29 +482,11 @@ class BPlusStore final : public Store {
   }
 
   size_t probe(const Probes& probes, size_t begin, size_t end, size_t limit, Pairs& out) override {
-    for (size_t p = begin; p < end;) {
-      size_t asked[BPlusTree::kGroup];
-      uint64_t lo[BPlusTree::kGroup];
-      uint32_t leaves[BPlusTree::kGroup];
-      size_t group = 0;
-      for (; p < end && group < BPlusTree::kGroup; ++p) {
-        if (probes.empty(p)) continue;
-        asked[group] = p;
-        lo[group++] = probes.lo[p];
-      }
-      tree_.descend(lo, group, leaves);
-      for (size_t g = 0; g < group; ++g) {
-        const size_t mine = asked[g];
-        PositionFilter filter(rows_, probes.row_lo[mine], probes.row_hi[mine]);
-        tree_.scan(leaves[g], lo[g], probes.hi[mine],
-                   [&](const uint32_t* positions, size_t n) { filter.take(positions, n, out.row); });
-        if (filter.found() == 0) continue;
-        filter.finish(sorter_, out.row);
-        out.claim(static_cast<int64_t>(mine), filter.found());
-        if (out.size() >= limit) return mine + 1;
-      }
-    }
-    return end;
+    uint32_t leaves[kGroup];
+    return probe_positions(
+        rows_, sorter_, probes, begin, end, limit, out,
+        [&](const uint64_t* lo, size_t n) { tree_.descend(lo, n, leaves); },
+        [&](size_t g, uint64_t lo, uint64_t hi, PositionFilter& filter) { tree_.scan(leaves[g], lo, hi, filter); });
   }
 
   void expire(int64_t before_row) override {
@@ -596,12 +519,10 @@ class BPlusStore final : public Store {
   }
 
  private:
-  static constexpr size_t kMostRows = size_t{1} << 31;
-
   // The logs first, as they can be taken back.
   template <typename IntoTree>
   void add(const int64_t* rows, const uint64_t* keys, size_t n, IntoTree into_tree) {
-    demand(size() + n <= kMostRows, "bplus: a window of more than 2^31 rows does not fit one store");
+    demand(size() + n <= kMostPositions, "bplus: a window of more than 2^31 rows does not fit one store");
     keys_.append(keys, n);
     try {
       const auto position = static_cast<uint32_t>(rows_.end());

@@ -49,7 +49,7 @@ class ChainedStore final : public Store {
         active_(fanout_) {}
 
   void insert(const uint64_t* keys, const int64_t* rows, size_t n) override {
-    demand(held() + n <= kMostRows, "chained: a window of more than 2^31 rows does not fit one store");
+    demand(held() + n <= kMostPositions, "chained: a window of more than 2^31 rows does not fit one store");
     const auto position = static_cast<uint32_t>(rows_.end());
     rows_.append(rows, n);
     try {
@@ -65,7 +65,7 @@ class ChainedStore final : public Store {
   void build(const uint64_t* keys, const int64_t* rows, size_t n) override {
     const size_t parts = std::min(length_ - 1, n / least_);
     if (parts == 0) return insert(keys, rows, n);
-    demand(n <= kMostRows, "chained: a window of more than 2^31 rows does not fit one store");
+    demand(n <= kMostPositions, "chained: a window of more than 2^31 rows does not fit one store");
     Vector<Part> closed;
     closed.reserve(length_ - 1);
     Array<Entry> entries((n + parts - 1) / parts), scratch(entries.size());
@@ -81,31 +81,17 @@ class ChainedStore final : public Store {
   }
 
   size_t probe(const Probes& probes, size_t begin, size_t end, size_t limit, Pairs& out) override {
-    uint32_t places[kMostParts][kGroup];
-    for (size_t p = begin; p < end;) {
-      size_t asked[kGroup];
-      uint64_t lo[kGroup];
-      size_t group = 0;
-      for (; p < end && group < kGroup; ++p) {
-        if (probes.empty(p)) continue;
-        asked[group] = p;
-        lo[group++] = probes.lo[p];
-      }
-      for (size_t i = 0; i < closed_.size(); ++i) closed_[i].tree.descend(lo, group, places[i]);
-      active_.descend(lo, group, places[closed_.size()]);
-      for (size_t g = 0; g < group; ++g) {
-        const size_t mine = asked[g];
-        PositionFilter filter(rows_, probes.row_lo[mine], probes.row_hi[mine]);
-        const auto take = [&](const uint32_t* positions, size_t n) { filter.take(positions, n, out.row); };
-        for (size_t i = 0; i < closed_.size(); ++i) closed_[i].tree.scan(places[i][g], lo[g], probes.hi[mine], take);
-        active_.scan(places[closed_.size()][g], lo[g], probes.hi[mine], take);
-        if (filter.found() == 0) continue;
-        filter.finish(sorter_, out.row);
-        out.claim(static_cast<int64_t>(mine), filter.found());
-        if (out.size() >= limit) return mine + 1;
-      }
-    }
-    return end;
+    uint32_t leaves[kMostParts][kGroup];
+    return probe_positions(
+        rows_, sorter_, probes, begin, end, limit, out,
+        [&](const uint64_t* lo, size_t n) {
+          for (size_t i = 0; i < closed_.size(); ++i) closed_[i].tree.descend(lo, n, leaves[i]);
+          active_.descend(lo, n, leaves[closed_.size()]);
+        },
+        [&](size_t g, uint64_t lo, uint64_t hi, PositionFilter& filter) {
+          for (size_t i = 0; i < closed_.size(); ++i) closed_[i].tree.scan(leaves[i][g], lo, hi, filter);
+          active_.scan(leaves[closed_.size()][g], lo, hi, filter);
+        });
   }
 
   void expire(int64_t before_row) override {
@@ -160,8 +146,7 @@ class ChainedStore final : public Store {
 
  private:
   static constexpr bool kPacked = std::is_same_v<ClosedTree, PackedTree>;
-  static constexpr size_t kMostParts = 64, kGroup = BPlusTree::kGroup;
-  static constexpr size_t kMostRows = size_t{1} << 31;
+  static constexpr size_t kMostParts = 64;
 
   struct Part {
     ClosedTree tree;

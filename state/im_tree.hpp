@@ -291,7 +291,6 @@ class alignas(64) InsertionTree {
 
 // Where a group of keys is found in both parts.
 struct Places {
-  static constexpr size_t kGroup = 16;  // as many misses as a core keeps in flight
   size_t block[kGroup];
   size_t part[kGroup];
   uint32_t leaf[kGroup];
@@ -349,8 +348,8 @@ class MergeTree : public Store {
 
   size_t probe(const Probes& probes, size_t begin, size_t end, size_t limit, Pairs& out) override {
     Places places;
-    for (size_t first = begin; first < end; first += Places::kGroup) {
-      const size_t n = std::min(Places::kGroup, end - first);
+    for (size_t first = begin; first < end; first += kGroup) {
+      const size_t n = std::min(kGroup, end - first);
       places.start_at_the_roots(n);
       insertions_.find(search_, probes.lo + first, n, places);
       for (size_t i = 0; i < n; ++i) {
@@ -478,9 +477,9 @@ class OneInsertionTree {
 
   // In groups: the leaves of all are on their way before the first is filled, and a split calls them off.
   void insert(const ImmutableTree&, const uint64_t* keys, const int64_t* rows, size_t n) {
-    uint32_t leaves[Places::kGroup];
-    for (size_t first = 0; first < n; first += Places::kGroup) {
-      const size_t group = std::min(Places::kGroup, n - first);
+    uint32_t leaves[kGroup];
+    for (size_t first = 0; first < n; first += kGroup) {
+      const size_t group = std::min(kGroup, n - first);
       tree_.find(keys + first, group, leaves);
       const uint32_t nodes = tree_.nodes();
       for (size_t i = 0; i < group; ++i) {

@@ -23,6 +23,7 @@
 
 #include "entry.hpp"
 #include "row_vector.hpp"
+#include "search.hpp"
 
 namespace dovetail {
 
@@ -31,10 +32,6 @@ inline size_t child_of(const uint64_t* bounds, size_t fanout, uint64_t key) {
   size_t at = 0;
   for (size_t half = fanout / 2; half > 0; half /= 2) at += bounds[at + half - 1] < key ? half : 0;
   return at;
-}
-
-inline void prefetch_lines(const void* memory, size_t bytes) {
-  for (size_t at = 0; at < bytes; at += 64) __builtin_prefetch(static_cast<const char*>(memory) + at);
 }
 
 class ImmutableTree {

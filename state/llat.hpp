@@ -71,8 +71,7 @@ class Chunks {
   const uint32_t* places(const Chunk* chunk) const { return reinterpret_cast<const uint32_t*>(chunk->keys() + room_); }
 
   void prefetch(const Chunk* chunk) const {
-    const char* line = reinterpret_cast<const char*>(chunk);
-    for (size_t at = 0; at < prefetched_; at += 64) __builtin_prefetch(line + at);
+    prefetch_lines(chunk, prefetched_);
   }
 
   void prefetch_behind(const Chunk* chunk) const {

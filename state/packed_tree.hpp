@@ -20,8 +20,7 @@
 
 #include <algorithm>
 
-#include "memory.hpp"
-#include "row_vector.hpp"
+#include "positions.hpp"
 
 namespace dovetail {
 
@@ -88,16 +87,14 @@ class PackedTree {
     return first + below(keys() + first, key);
   }
 
-  // Visits the positions of all keys in [lo, hi], in the order of keys, as visit(positions, n) for one stretch of
-  // memory; `leaf` is what descend said of lo.
-  template <typename Visit>
-  void scan(uint32_t leaf, uint64_t lo, uint64_t hi, Visit visit) const {
+  // Gives the filter the positions of all keys in [lo, hi]; `leaf` is what descend said of lo.
+  void scan(uint32_t leaf, uint64_t lo, uint64_t hi, PositionFilter& filter) const {
     if (size_ == 0) return;
     const uint64_t* sorted = keys();
     const size_t begin = place(leaf, lo);
     size_t end = begin;
     while (end < size_ && sorted[end] <= hi) ++end;
-    if (end > begin) visit(positions_.get() + begin, end - begin);
+    filter.take(positions_.get() + begin, end - begin);
   }
 
   // Visits all (key, position), in the order of keys and then of age.

@@ -58,9 +58,9 @@ class PartitionedInsertions {
   }
 
   void insert(const ImmutableTree& search, const uint64_t* keys, const int64_t* rows, size_t n) {
-    size_t part[Places::kGroup];
-    for (size_t first = 0; first < n; first += Places::kGroup) {
-      const size_t group = std::min(Places::kGroup, n - first);
+    size_t part[kGroup];
+    for (size_t first = 0; first < n; first += kGroup) {
+      const size_t group = std::min(kGroup, n - first);
       std::fill_n(part, group, 0);
       find_parts(search, keys + first, group, part);
       for (size_t i = 0; i < group; ++i) parts_[part[i]].prefetch_to_insert();

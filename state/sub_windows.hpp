@@ -38,12 +38,10 @@
 
 #include "entry.hpp"
 #include "row_log.hpp"
+#include "search.hpp"
 #include "store.hpp"
 
 namespace dovetail {
-
-// Rows or probes whose memory is asked for at once: enough independent misses to hide one.
-constexpr size_t kGroup = 16;
 
 // What a probe wants of one sub-window: keys in [lo, hi], places in [from, from + length). A place that matches is
 // written as `shift` + place.

@@ -185,7 +185,7 @@ class WibTree {
     top_.find(keys, n, ranks);
     for (size_t i = 0; i < n; ++i) {
       blocks[i] = &blocks_[order_[ranks[i]]];
-      for (size_t line = 0; line < kLeaves; line += 8) __builtin_prefetch(blocks[i]->bound + line);
+      prefetch_lines(blocks[i]->bound, sizeof blocks[i]->bound);
       spots[i] = {ranks[i], 0, 0};
     }
     for (uint32_t half = kLeaves / 2; half > 0; half /= 2) {

@@ -1,0 +1,31 @@
+// What all searches of keys have in common: they ask for memory early, and never guess.
+//
+// A branch on a key is guessed wrong every other time, and a line of a large window is not in the cache. So keys are
+// counted in always as many steps, and some searches go down together, each asking for its next line before any of
+// them reads it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace dovetail {
+
+// Searches that go down together: as many misses as a core keeps in flight.
+constexpr size_t kGroup = 16;
+
+// How many of n ascending keys are below `key`.
+inline size_t below(const uint64_t* keys, size_t n, uint64_t key) {
+  const uint64_t* from = keys;
+  while (n > 1) {
+    const size_t half = n / 2;
+    from += half & (size_t{0} - (from[half - 1] < key));
+    n -= half;
+  }
+  return static_cast<size_t>(from - keys) + (n == 1 && *from < key);
+}
+
+inline void prefetch_lines(const void* memory, size_t bytes) {
+  for (size_t at = 0; at < bytes; at += 64) __builtin_prefetch(static_cast<const char*>(memory) + at);
+}
+
+}  // namespace dovetail
