@@ -321,16 +321,6 @@ class BiSortStore final : public Store {
 
   // ---- probing ----
 
-  // How many are below, from the answer for a lower key on: forwards in steps that double, then back in steps that halve.
-  static size_t rebound(const uint64_t* keys, size_t n, uint64_t key, size_t near) {
-    size_t step = 1;
-    while (near + step <= n && keys[near + step - 1] < key) {
-      near += step;
-      step *= 2;
-    }
-    return near + below(keys + near, std::min(step, n - near), key);
-  }
-
   // The end of the keys up to `hi`, from the first of them on: the next few are counted, as most ranges are short.
   static size_t end_of(const uint64_t* keys, size_t n, uint64_t hi, size_t start) {
     if (n - start >= 4) {
@@ -340,7 +330,7 @@ class BiSortStore final : public Store {
       start += 4;
     }
     // Keys up to `hi` are those below the next one; behind the greatest key there is nothing.
-    return hi == UINT64_MAX ? n : rebound(keys, n, hi + 1, start);
+    return hi == UINT64_MAX ? n : below_from(keys, n, hi + 1, start);
   }
 
   template <typename T>
@@ -375,7 +365,7 @@ class BiSortStore final : public Store {
         const Run& run = runs_[r];
         const size_t indexed = (run.size + partition_ - 1) / partition_;
         const size_t near = cursors[r];
-        if (in_order) cursors[r] = rebound(run.index.get(), indexed, lo[members - 1], near);
+        if (in_order) cursors[r] = below_from(run.index.get(), indexed, lo[members - 1], near);
         const size_t apart = (in_order ? cursors[r] : indexed) - near;
         for (size_t i = 0; i < members; ++i) {
           const size_t at = near + below(run.index.get() + near, apart, lo[i]);

@@ -134,7 +134,7 @@ class BPlusTree {
     if (root_ == kNone) return;
     for (uint32_t level = head(root_).level; level > 0; --level) {
       for (size_t g = 0; g < n; ++g) {
-        leaves[g] = links(leaves[g])[below(keys_of(leaves[g]), keys[g])];
+        leaves[g] = links(leaves[g])[first_not_below(keys_of(leaves[g]), fanout_, keys[g])];
         prefetch_lines(place(leaves[g]), stride_);
       }
     }
@@ -143,14 +143,11 @@ class BPlusTree {
   // Gives the filter the positions of all keys in [lo, hi]; `leaf` is what descend said of lo.
   void scan(uint32_t leaf, uint64_t lo, uint64_t hi, PositionFilter& filter) const {
     if (leaf == kNone) return;
-    for (size_t at = below(keys_of(leaf), lo);; at = 0) {
-      const uint64_t* keys = keys_of(leaf);
-      const size_t count = head(leaf).count;
-      size_t to = at;
-      while (to < count && keys[to] <= hi) ++to;
-      filter.take(links(leaf) + at, to - at);
+    size_t at = below(keys_of(leaf), lo);
+    while (filter.take_upto(keys_of(leaf) + at, links(leaf) + at, head(leaf).count - at, hi)) {
       leaf = head(leaf).next;
-      if (to < count || leaf == kNone) return;
+      if (leaf == kNone) return;
+      at = 0;
     }
   }
 

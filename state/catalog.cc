@@ -35,7 +35,7 @@ const std::vector<Kind>& kinds() {
       kind<WibTreeStore>("wib_tree", "ranges: sub-windows in trees with wide, unsorted leaves"),
       kind<BPlusStore>("bplus", "ranges: a B+-tree with an insertion and a deletion for each row"),
       kind<ChainedStore<BPlusTree>>("chained", "ranges: a chain of B+-trees, the oldest dropped whole"),
-      kind<ChainedStore<PackedTree>>("ib_chained", "ranges: a chain of packed trees, and a B+-tree for what came last"),
+      kind<ChainedStore<ImmutableTree>>("ib_chained", "ranges: a chain of immutable trees and a B+-tree for new rows"),
       kind<ImTreeStore>("im_tree", "ranges: an immutable tree, and a growing one for the newest rows"),
       kind<PimTreeStore>("pim_tree", "ranges: an immutable tree with many growing ones for the newest rows"),
   };

@@ -30,7 +30,7 @@
 #include <type_traits>
 
 #include "bplus.hpp"
-#include "packed_tree.hpp"
+#include "immutable_tree.hpp"
 
 namespace dovetail {
 
@@ -73,7 +73,7 @@ class ChainedStore final : public Store {
       const size_t to = n * (i + 1) / parts;
       for (size_t j = from; j < to; ++j) entries[j - from] = {keys[j], rows_.end() + static_cast<int64_t>(j)};
       sort_by_key(entries.get(), scratch.get(), to - from);
-      closed.push_back({closed_of({entries.get(), to - from}), rows_.end() + static_cast<int64_t>(to)});
+      closed.push_back({closed_of(entries.get(), to - from), rows_.end() + static_cast<int64_t>(to)});
       from = to;
     }
     rows_.append(rows, n);
@@ -145,7 +145,7 @@ class ChainedStore final : public Store {
   }
 
  private:
-  static constexpr bool kPacked = std::is_same_v<ClosedTree, PackedTree>;
+  static constexpr bool kPacked = std::is_same_v<ClosedTree, ImmutableTree>;
   static constexpr size_t kMostParts = 64;
 
   struct Part {
@@ -186,7 +186,7 @@ class ChainedStore final : public Store {
       Entry* const end = copy(newer, middle);
       std::merge(entries.get(), middle, middle, end, merged.get(),
                  [](const Entry& a, const Entry& b) { return a.key < b.key; });
-      closed_[i + 1].tree = closed_of({merged.get(), merged.size()});
+      closed_[i + 1].tree = closed_of(merged.get(), merged.size());
       closed_.erase(closed_.begin() + static_cast<std::ptrdiff_t>(i));
       return;
     }
@@ -220,30 +220,29 @@ class ChainedStore final : public Store {
     return to;
   }
 
-  // Sorted entries, as a tree is made of them.
-  struct Entries {
-    const Entry* data;
-    size_t n;
-
-    template <typename Visit>
-    void each(Visit visit) const {
-      for (size_t i = 0; i < n; ++i) visit(data[i].key, static_cast<uint32_t>(data[i].row));
-    }
-  };
-
-  ClosedTree closed_of(const Entries& entries) const {
+  ClosedTree closed_of(const Entry* entries, size_t n) const {
     if constexpr (kPacked) {
-      return ClosedTree(entries, entries.n);
+      return ClosedTree(n, [&](uint64_t* keys, uint32_t* positions) {
+        for (size_t i = 0; i < n; ++i) {
+          keys[i] = entries[i].key;
+          positions[i] = static_cast<uint32_t>(entries[i].row);
+        }
+      });
     } else {
       ClosedTree tree(fanout_);
-      tree.build(entries.data, entries.n);
+      tree.build(entries, n);
       return tree;
     }
   }
 
   ClosedTree closed_of(BPlusTree&& tree) const {
     if constexpr (kPacked) {
-      return ClosedTree(tree, tree.size());
+      return ClosedTree(tree.size(), [&](uint64_t* keys, uint32_t* positions) {
+        tree.each([&](uint64_t key, uint32_t position) {
+          *keys++ = key;
+          *positions++ = position;
+        });
+      });
     } else {
       return std::move(tree);
     }

@@ -31,11 +31,26 @@ class PositionFilter {
 
   size_t found() const { return found_; }
 
-  // Of n positions whose keys are all in the range.
-  void take(const uint32_t* positions, size_t n) {
+  // Of n positions, whose keys ascend from the low end of the range on, those whose keys are not above `hi`. Returns
+  // whether that are all of them, so that more may follow.
+  bool take_upto(const uint64_t* keys, const uint32_t* positions, size_t n, uint64_t hi) {
+    int64_t* place = out_.reserve(found_ + n);
+    size_t found = found_, i = 0;
+    for (; i < n && keys[i] <= hi; ++i) {
+      const uint32_t offset = positions[i] - from_;
+      place[found] = static_cast<int64_t>(base_ + offset);
+      found += offset < length_;
+    }
+    found_ = found;
+    return i == n;
+  }
+
+  // Of n positions in any order, those whose keys are in [lo, hi]: few, as a rule, which a branch knows.
+  void take(const uint64_t* keys, const uint32_t* positions, size_t n, uint64_t lo, uint64_t hi) {
     int64_t* place = out_.reserve(found_ + n);
     size_t found = found_;
     for (size_t i = 0; i < n; ++i) {
+      if (keys[i] - lo > hi - lo) continue;
       const uint32_t offset = positions[i] - from_;
       place[found] = static_cast<int64_t>(base_ + offset);
       found += offset < length_;

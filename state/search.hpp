@@ -5,6 +5,7 @@
 // them reads it.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -13,15 +14,31 @@ namespace dovetail {
 // Searches that go down together: as many misses as a core keeps in flight.
 constexpr size_t kGroup = 16;
 
-// How many of n ascending keys are below `key`.
-inline size_t below(const uint64_t* keys, size_t n, uint64_t key) {
+// The first of n ascending keys that is not below `key`, or else the last.
+inline size_t first_not_below(const uint64_t* keys, size_t n, uint64_t key) {
   const uint64_t* from = keys;
   while (n > 1) {
     const size_t half = n / 2;
     from += half & (size_t{0} - (from[half - 1] < key));
     n -= half;
   }
-  return static_cast<size_t>(from - keys) + (n == 1 && *from < key);
+  return static_cast<size_t>(from - keys);
+}
+
+// How many of n ascending keys are below `key`.
+inline size_t below(const uint64_t* keys, size_t n, uint64_t key) {
+  const size_t at = first_not_below(keys, n, key);
+  return at + (n > 0 && keys[at] < key);
+}
+
+// The same, from the answer for a lower key, `near`, on: forwards in steps that double, then back in steps that halve.
+inline size_t below_from(const uint64_t* keys, size_t n, uint64_t key, size_t near) {
+  size_t step = 1;
+  while (near + step <= n && keys[near + step - 1] < key) {
+    near += step;
+    step *= 2;
+  }
+  return near + below(keys + near, std::min(step, n - near), key);
 }
 
 inline void prefetch_lines(const void* memory, size_t bytes) {

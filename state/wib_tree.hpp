@@ -27,7 +27,7 @@
 #include <algorithm>
 
 #include "llat.hpp"
-#include "rap_table.hpp"
+#include "sorted_keys.hpp"
 
 namespace dovetail {
 
@@ -50,10 +50,12 @@ class WibTree {
       : room_(options.leaf),
         capacity_(rows),
         chunks_(options.leaf, std::max<size_t>(1, rows / options.leaf / 4)),
-        median_(options.leaf) {
+        median_(options.leaf),
+        top_(1) {
     blocks_.emplace_back();
     order_.push_back(0);
     blocks_[0].insert(0, UINT64_MAX, chunks_.take());
+    summarise(top_);
   }
 
   size_t rows() const { return rows_; }
@@ -275,7 +277,7 @@ class WibTree {
   }
 
   void split_block(size_t rank) {
-    Bounds top(order_.size() + 1);
+    SortedKeys top(order_.size() + 1);
     order_.reserve(order_.size() + 1);
     blocks_.emplace_back();
     Block &left = blocks_[order_[rank]], &right = blocks_.back();
@@ -285,13 +287,17 @@ class WibTree {
     }
     left.leaves = kLeaves / 2;
     order_.insert(order_.begin() + static_cast<std::ptrdiff_t>(rank) + 1, static_cast<uint32_t>(blocks_.size() - 1));
-    for (size_t i = 0; i < order_.size(); ++i) {
-      const Block& block = blocks_[order_[i]];
-      top.set(i, block.bound[block.leaves - 1]);
-    }
-    top.complete();
+    summarise(top);
     top_ = std::move(top);
     ++changes_;
+  }
+
+  void summarise(SortedKeys& top) const {
+    for (size_t rank = 0; rank < order_.size(); ++rank) {
+      const Block& block = blocks_[order_[rank]];
+      top.data()[rank] = block.bound[block.leaves - 1];
+    }
+    top.complete();
   }
 
   size_t room_, capacity_;
@@ -299,7 +305,7 @@ class WibTree {
   Array<uint64_t> median_;   // where the keys of a leaf are put to find their median
   Vector<Block> blocks_;
   Vector<uint32_t> order_;  // the blocks by rank, from the least keys to the greatest
-  Bounds top_;              // the last bound of each
+  SortedKeys top_;             // the last bound of each
   size_t rows_ = 0;
   size_t changes_ = 0;  // splits; a Spot is good until the next one
 };

@@ -26,11 +26,11 @@ TINY = {
     "bplus": [{}, {"fanout": 4}, {"fanout": 7}],
     "chained": [{}, {"length": 2, "fanout": 4, "least": 1}, {"length": 5, "fanout": 5, "least": 16}],
     "ib_chained": [{}, {"length": 2, "fanout": 4, "least": 1}, {"length": 5, "fanout": 5, "least": 16}],
-    "im_tree": [{}, {"fanout": 8, "least": 16, "merge_ratio": 1}, {"fanout": 8, "least": 1, "merge_ratio": 2**-10}],
+    "im_tree": [{}, {"fanout": 4, "least": 16, "merge_ratio": 1}, {"fanout": 8, "least": 1, "merge_ratio": 2**-10}],
     "pim_tree": [
         {},
-        {"fanout": 8, "least": 40, "merge_ratio": 1, "insertion_depth": 1},
-        {"fanout": 8, "least": 12, "merge_ratio": 0.25, "insertion_depth": 9},
+        {"fanout": 4, "least": 40, "merge_ratio": 1, "insertion_depth": 1},
+        {"fanout": 7, "least": 12, "merge_ratio": 0.25, "insertion_depth": 0},
     ],
 }
 """The settings with which each store is tested: the standard ones, and some that make everything happen often."""
