@@ -85,6 +85,7 @@ class BiSortStore final : public Store {
       rows_.take_back(n);
       throw;
     }
+    if (rows[0] < bound_) expire(bound_);
   }
 
   size_t probe(const Probes& probes, size_t begin, size_t end, size_t limit, Pairs& out) override {
@@ -105,7 +106,8 @@ class BiSortStore final : public Store {
   }
 
   void expire(int64_t before_row) override {
-    const int64_t begin = rows_.expire(before_row);
+    bound_ = std::max(bound_, before_row);
+    const int64_t begin = rows_.expire(bound_);
     buffer_.expire(begin);
     size_t gone = 0;
     while (gone < runs_.size() && runs_[gone].end <= begin) ++gone;
@@ -456,6 +458,7 @@ class BiSortStore final : public Store {
   const double fan_, waste_;
   const size_t partition_, presort_;
   RowLog rows_;
+  int64_t bound_ = INT64_MIN;
   Vector<Run> runs_;  // the oldest first
   RowVector<uint64_t> buffer_;  // by position
   Array<Entry> order_;

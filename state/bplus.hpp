@@ -487,8 +487,9 @@ class BPlusStore final : public Store {
   }
 
   void expire(int64_t before_row) override {
+    bound_ = std::max(bound_, before_row);
     const int64_t first = rows_.begin();
-    const auto gone = static_cast<size_t>(rows_.expire(before_row) - first);
+    const auto gone = static_cast<size_t>(rows_.expire(bound_) - first);
     tree_.erase(keys_.data(), gone);
     keys_.drop_front(gone);
   }
@@ -519,26 +520,23 @@ class BPlusStore final : public Store {
   // The logs first, as they can be taken back.
   template <typename IntoTree>
   void add(const int64_t* rows, const uint64_t* keys, size_t n, IntoTree into_tree) {
-    demand(size() + n <= kMostPositions, "bplus: a window of more than 2^31 rows does not fit one store");
-    keys_.append(keys, n);
-    try {
-      const auto position = static_cast<uint32_t>(rows_.end());
-      rows_.append(rows, n);
+    if (n == 0) return;
+    insert_positions(rows_, size(), rows, n, [&](uint32_t position) {
+      keys_.append(keys, n);
       try {
         into_tree(position);
       } catch (...) {
-        rows_.take_back(n);
+        keys_.shrink(n);
         throw;
       }
-    } catch (...) {
-      keys_.shrink(n);
-      throw;
-    }
+    });
+    if (rows[0] < bound_) expire(bound_);
   }
 
   BPlusTree tree_;
   RowLog rows_;
   RowVector<uint64_t> keys_;  // in the order of arrival: which key the oldest row has
+  int64_t bound_ = INT64_MIN;
   RowSorter sorter_;
 };
 

@@ -49,35 +49,30 @@ class ChainedStore final : public Store {
         active_(fanout_) {}
 
   void insert(const uint64_t* keys, const int64_t* rows, size_t n) override {
-    demand(held() + n <= kMostPositions, "chained: a window of more than 2^31 rows does not fit one store");
-    const auto position = static_cast<uint32_t>(rows_.end());
-    rows_.append(rows, n);
-    try {
-      active_.insert(keys, position, n);
-    } catch (...) {
-      rows_.take_back(n);
-      throw;
-    }
+    if (n == 0) return;
+    insert_positions(rows_, held(), rows, n, [&](uint32_t position) { active_.insert(keys, position, n); });
     if (active_.size() >= share()) try_close();
+    if (rows[0] < bound_) expire(bound_);
   }
 
   // As a window that has just been filled: length - 1 closed parts of the same size, each sorted by itself.
   void build(const uint64_t* keys, const int64_t* rows, size_t n) override {
     const size_t parts = std::min(length_ - 1, n / least_);
     if (parts == 0) return insert(keys, rows, n);
-    demand(n <= kMostPositions, "chained: a window of more than 2^31 rows does not fit one store");
-    Vector<Part> closed;
-    closed.reserve(length_ - 1);
-    Array<Entry> entries((n + parts - 1) / parts), scratch(entries.size());
-    for (size_t i = 0, from = 0; i < parts; ++i) {
-      const size_t to = n * (i + 1) / parts;
-      for (size_t j = from; j < to; ++j) entries[j - from] = {keys[j], rows_.end() + static_cast<int64_t>(j)};
-      sort_by_key(entries.get(), scratch.get(), to - from);
-      closed.push_back({closed_of(entries.get(), to - from), rows_.end() + static_cast<int64_t>(to)});
-      from = to;
-    }
-    rows_.append(rows, n);
-    closed_ = std::move(closed);
+    insert_positions(rows_, 0, rows, n, [&](uint32_t position) {
+      const int64_t end = rows_.end() - static_cast<int64_t>(n);
+      Vector<Part> closed;
+      closed.reserve(length_ - 1);
+      Array<Entry> entries((n + parts - 1) / parts), scratch(entries.size());
+      for (size_t i = 0, from = 0, to; i < parts; ++i, from = to) {
+        to = n * (i + 1) / parts;
+        for (size_t j = from; j < to; ++j) entries[j - from] = {keys[j], static_cast<int64_t>(position + j)};
+        sort_by_key(entries.get(), scratch.get(), to - from);
+        closed.push_back({closed_of(entries.get(), to - from), end + static_cast<int64_t>(to)});
+      }
+      closed_ = std::move(closed);
+    });
+    if (rows[0] < bound_) expire(bound_);
   }
 
   size_t probe(const Probes& probes, size_t begin, size_t end, size_t limit, Pairs& out) override {
@@ -95,7 +90,8 @@ class ChainedStore final : public Store {
   }
 
   void expire(int64_t before_row) override {
-    rows_.expire(before_row);
+    bound_ = std::max(bound_, before_row);
+    rows_.expire(bound_);
     size_t gone = 0;
     while (gone < closed_.size() && closed_[gone].end <= rows_.begin()) ++gone;
     closed_.erase(closed_.begin(), closed_.begin() + static_cast<std::ptrdiff_t>(gone));
@@ -253,6 +249,7 @@ class ChainedStore final : public Store {
   BPlusTree active_;
   RowLog rows_;
   RowSorter sorter_;
+  int64_t bound_ = INT64_MIN;
   uint64_t closings_ = 0;
 };
 

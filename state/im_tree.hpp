@@ -338,7 +338,8 @@ class MergeTree : public Store {
   }
 
   void expire(int64_t before_row) override {
-    rows_.expire(before_row);
+    bound_ = std::max(bound_, before_row);
+    rows_.expire(bound_);
     if (held() > 2 * (rows_.size() + least_)) try_merge(nullptr, 0);
   }
 
@@ -381,19 +382,11 @@ class MergeTree : public Store {
   // Rows of both parts, expired ones included.
   size_t held() const { return search_.size() + insertions_.size(); }
 
-  // The row log first, as it can be taken back.
   template <typename IntoParts>
   void add(const int64_t* rows, size_t n, IntoParts into_parts) {
     if (n == 0) return;
-    demand(held() + n <= kMostPositions, "merge tree: a window of more than 2^31 rows does not fit one store");
-    const auto position = static_cast<uint32_t>(rows_.end());
-    rows_.append(rows, n);
-    try {
-      into_parts(position);
-    } catch (...) {
-      rows_.take_back(n);
-      throw;
-    }
+    insert_positions(rows_, held(), rows, n, into_parts);
+    if (rows[0] < bound_) expire(bound_);
   }
 
   size_t merge_limit() const {
@@ -463,6 +456,7 @@ class MergeTree : public Store {
   Insertions insertions_;
   RowLog rows_;
   RowSorter sorter_;
+  int64_t bound_ = INT64_MIN;
   size_t merges_ = 0;
   size_t merges_put_off_ = 0;
   size_t put_off_to_ = 0;  // rows of the insertion part at which the next merge is tried, after one without memory

@@ -74,6 +74,21 @@ class PositionFilter {
   size_t found_ = 0;
 };
 
+// Logs n rows of a store that holds so many already, with those that have expired, and has them put into its trees from
+// a position on. If that fails, the log is as it was.
+template <typename IntoTrees>
+void insert_positions(RowLog& log, size_t held, const int64_t* rows, size_t n, IntoTrees into_trees) {
+  demand(held + n <= kMostPositions, "a window of more than 2^31 rows does not fit one store");
+  const auto position = static_cast<uint32_t>(log.end());
+  log.append(rows, n);
+  try {
+    into_trees(position);
+  } catch (...) {
+    log.take_back(n);
+    throw;
+  }
+}
+
 // Answers probes as a store should (see store.hpp), in groups. `descend(lo, n)` looks up where n <= kGroup key ranges
 // begin; `scan(g, lo, hi, filter)` gives the filter what there is in the range of the g-th of them.
 template <typename Descend, typename Scan>

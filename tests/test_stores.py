@@ -220,6 +220,23 @@ def test_memory_follows_the_window_down(name, settings, kind):
     store.check()
 
 
+@pytest.mark.parametrize("name", sorted({name for name, _ in STORES} - {"carousel", "hash", "nested"}))
+@pytest.mark.parametrize("rows", [100, 5000])
+def test_rows_that_come_below_the_bound_are_not_held(name, rows):
+    for settings in TINY[name]:
+        for fill in ("insert", "build"):
+            store = state.make(name, "int64", **settings)
+            store.expire(4 * rows // 3)
+            getattr(store, fill)(np.arange(rows) % 97, 0)
+            store.check()
+            assert len(store) == 0
+            store.insert(np.arange(rows) % 97, rows)
+            store.check()
+            assert len(store) == 2 * rows - 4 * rows // 3
+            _, row = store.probe([0], [96], [0], [2 * rows])
+            assert row.tolist() == list(range(4 * rows // 3, 2 * rows))
+
+
 @every_store
 def test_bytes_are_what_the_allocator_gave(name, settings):
     before = _native.allocated_bytes()
