@@ -206,6 +206,7 @@ class BiSortStore final : public Store {
   };
 
   static constexpr size_t kBlock = 8192;      // probes that are looked up together: more gain little
+  static constexpr size_t kMostFetched = 64;  // keys of a partition that are asked for
   static constexpr size_t kAhead = 12;        // probes between asking for the rows of a range and reading them
   static constexpr size_t kReserve = 1 << 20;       // pairs that room is made for at once, as some may not come
   static constexpr size_t kLeastScratch = 1 << 16;  // bytes that are not worth giving back
@@ -332,7 +333,7 @@ class BiSortStore final : public Store {
       start += 4;
     }
     // Keys up to `hi` are those below the next one; behind the greatest key there is nothing.
-    return hi == UINT64_MAX ? n : below_from(keys, n, hi + 1, start);
+    return hi == kGreatest ? n : below_from(keys, n, hi + 1, start);
   }
 
   template <typename T>
@@ -340,6 +341,13 @@ class BiSortStore final : public Store {
     if (scratch.size() < n) scratch = Array<T>(n);
     return scratch.get();
   }
+
+  // Some probes that are looked up together: each by its number in the block, and the low end of its keys.
+  struct Group {
+    size_t members = 0;
+    size_t number[kGroup];
+    uint64_t lo[kGroup];
+  };
 
   // Finds for n probes from `begin` on the range of places in each run that their keys bound; returns how many places.
   size_t locate(const Probes& probes, size_t begin, size_t n) {
@@ -355,42 +363,51 @@ class BiSortStore final : public Store {
     size_t* cursors = partitions + runs * kGroup;
     std::fill(cursors, cursors + runs, 0);
     size_t in_range = 0;
-    for (size_t group = 0; group < n; group += kGroup) {
-      const size_t members = std::min(kGroup, n - group);
-      uint64_t lo[kGroup];
-      size_t number[kGroup];
-      for (size_t i = 0; i < members; ++i) {
-        number[i] = in_order ? static_cast<size_t>(order[group + i].row) : group + i;
-        lo[i] = in_order ? order[group + i].key : probes.lo[begin + group + i];
+    for (size_t first = 0; first < n; first += kGroup) {
+      Group group;
+      for (size_t i = first; i < n && group.members < kGroup; ++i, ++group.members) {
+        group.number[group.members] = in_order ? static_cast<size_t>(order[i].row) : i;
+        group.lo[group.members] = in_order ? order[i].key : probes.lo[begin + i];
       }
       for (size_t r = 0; r < runs; ++r) {
-        const Run& run = runs_[r];
-        const size_t indexed = (run.size + partition_ - 1) / partition_;
-        const size_t near = cursors[r];
-        if (in_order) cursors[r] = below_from(run.index.get(), indexed, lo[members - 1], near);
-        const size_t apart = (in_order ? cursors[r] : indexed) - near;
-        for (size_t i = 0; i < members; ++i) {
-          const size_t at = near + below(run.index.get() + near, apart, lo[i]);
-          partitions[r * kGroup + i] = at;
-          const uint64_t* keys = run.keys.get() + (at ? (at - 1) * partition_ : 0);
-          for (size_t line = 0; line < partition_ && line < 64; line += 8) __builtin_prefetch(keys + line);
-        }
+        find_partitions(runs_[r], group, in_order ? &cursors[r] : nullptr, partitions + r * kGroup);
       }
       for (size_t r = 0; r < runs; ++r) {
-        const Run& run = runs_[r];
-        for (size_t i = 0; i < members; ++i) {
-          const size_t at = partitions[r * kGroup + i];
-          size_t start = 0;
-          if (at > 0) {
-            start = (at - 1) * partition_;
-            start += below(run.keys.get() + start, std::min(partition_, run.size - start), lo[i]);
-          }
-          const size_t end = end_of(run.keys.get(), run.size, probes.hi[begin + number[i]], start);
-          __builtin_prefetch(run.offsets.get() + start);
-          ranges[number[i] * runs + r] = {static_cast<uint32_t>(start), static_cast<uint32_t>(end)};
-          in_range += end - start;
-        }
+        in_range += find_ranges(runs_[r], group, partitions + r * kGroup, probes.hi + begin, ranges + r);
       }
+    }
+    return in_range;
+  }
+
+  // How many keys of a run's index are below each of a group, whose partitions are on their way then. With a cursor
+  // the group ascends, from the answer for the last one before it, which the cursor tells, on.
+  void find_partitions(const Run& run, const Group& group, size_t* cursor, size_t* partitions) const {
+    const size_t indexed = (run.size + partition_ - 1) / partition_;
+    const size_t near = cursor ? *cursor : 0;
+    if (cursor) *cursor = below_from(run.index.get(), indexed, group.lo[group.members - 1], near);
+    const size_t apart = (cursor ? *cursor : indexed) - near;
+    for (size_t i = 0; i < group.members; ++i) {
+      const size_t at = near + below(run.index.get() + near, apart, group.lo[i]);
+      partitions[i] = at;
+      const uint64_t* keys = run.keys.get() + (at ? (at - 1) * partition_ : 0);
+      prefetch_lines(keys, std::min(partition_, kMostFetched) * sizeof(uint64_t));
+    }
+  }
+
+  // Finds the places of each of a group, and writes them where the ranges of its probe begin.
+  size_t find_ranges(const Run& run, const Group& group, const size_t* partitions, const uint64_t* hi,
+                     Range* ranges) const {
+    size_t in_range = 0;
+    for (size_t i = 0; i < group.members; ++i) {
+      size_t start = 0;
+      if (partitions[i] > 0) {
+        start = (partitions[i] - 1) * partition_;
+        start += below(run.keys.get() + start, std::min(partition_, run.size - start), group.lo[i]);
+      }
+      const size_t end = end_of(run.keys.get(), run.size, hi[group.number[i]], start);
+      __builtin_prefetch(run.offsets.get() + start);
+      ranges[group.number[i] * runs_.size()] = {static_cast<uint32_t>(start), static_cast<uint32_t>(end)};
+      in_range += end - start;
     }
     return in_range;
   }

@@ -40,7 +40,9 @@ class BPlusTree {
   static constexpr size_t kLeastFanout = 4, kMostFanout = 1024;
 
   explicit BPlusTree(size_t fanout)
-      : fanout_(fanout), least_(std::max<size_t>(2, fanout / 4)), stride_(round_up(kNodeHead + fanout * kSlot)) {}
+      : fanout_(fanout),
+        least_(std::max<size_t>(2, fanout / 4)),
+        stride_(whole_lines(sizeof(Head) + fanout * (sizeof(uint64_t) + sizeof(uint32_t)))) {}
 
   size_t size() const { return size_; }
   size_t nbytes() const { return pool_.nbytes(); }
@@ -185,8 +187,6 @@ class BPlusTree {
 
  private:
   static constexpr uint32_t kNone = UINT32_MAX;
-  static constexpr uint64_t kGreatest = UINT64_MAX;
-  static constexpr size_t kLine = 64;
 
   struct Head {
     uint32_t count;
@@ -194,17 +194,14 @@ class BPlusTree {
     uint32_t parent;
     uint32_t next;  // of leaves and of free nodes
   };
-  static constexpr size_t kNodeHead = sizeof(Head), kSlot = sizeof(uint64_t) + sizeof(uint32_t);
-
-  static size_t round_up(size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
 
   // A node in memory: its head, `fanout` keys, as many links; whole cache lines.
   unsigned char* place(uint32_t node) { return pool_.get() + node * stride_; }
   const unsigned char* place(uint32_t node) const { return pool_.get() + node * stride_; }
   Head& head(uint32_t node) { return *reinterpret_cast<Head*>(place(node)); }
   const Head& head(uint32_t node) const { return *reinterpret_cast<const Head*>(place(node)); }
-  uint64_t* keys_of(uint32_t node) { return reinterpret_cast<uint64_t*>(place(node) + kNodeHead); }
-  const uint64_t* keys_of(uint32_t node) const { return reinterpret_cast<const uint64_t*>(place(node) + kNodeHead); }
+  uint64_t* keys_of(uint32_t node) { return reinterpret_cast<uint64_t*>(place(node) + sizeof(Head)); }
+  const uint64_t* keys_of(uint32_t node) const { return reinterpret_cast<const uint64_t*>(place(node) + sizeof(Head)); }
   uint32_t* links(uint32_t node) { return reinterpret_cast<uint32_t*>(keys_of(node) + fanout_); }
   const uint32_t* links(uint32_t node) const { return reinterpret_cast<const uint32_t*>(keys_of(node) + fanout_); }
   uint64_t last_key(uint32_t node) const { return keys_of(node)[head(node).count - 1]; }

@@ -4,7 +4,7 @@
 // came. Idea: the window is cut by arrival into `length` parts with a tree each. Only the newest, the active one, takes
 // insertions; when it holds its share of the window it is closed and another is begun. A part goes when its last row
 // has expired. A probe looks into all parts, and tells the expired rows of the oldest one by their row.
-// `chained` leaves a closed part as it is, a B+-tree; `ib_chained` packs it into one that never changes, which is
+// `chained` leaves a closed part as it is, a B+-tree; `ib_chained` makes it one that never changes, which is
 // smaller and is looked into faster.
 //
 // The share: while the oldest part expires, the active one takes its place, so the length - 1 closed parts hold a
@@ -17,8 +17,8 @@
 // part holds a live row; closed parts are fewer than `length`. Where a window shrinks within its parts, so that fewer
 // than one in four of the rows held are live, these are put into a part of their own.
 // Cost: insert O(log of a part), probe O(length * log of a part), expire O(1); closing a part is free for `chained` and
-// O(its rows) at once for `ib_chained`, some 2 ns a row. Bytes a row held: some 20 in a B+-tree, 12.5 in a packed one;
-// held are between one window and length / (length - 1) of them.
+// O(its rows) at once for `ib_chained`, some 2 ns a row. Bytes a row held: some 20 in a B+-tree, 12.5 in an immutable
+// one; held are between one window and length / (length - 1) of them.
 // Where it loses: every part adds a descent to every probe, so two or three parts are best; and the pause of closing
 // is the longest where they are few.
 //
@@ -38,7 +38,7 @@ template <typename ClosedTree>
 class ChainedStore final : public Store {
  public:
   static std::vector<Parameter> parameters() {
-    return {{"length", kPacked ? 3.0 : 2.0, 2, kMostParts, "parts of the chain, the active one included"},
+    return {{"length", kImmutable ? 3.0 : 2.0, 2, kMostParts, "parts of the chain, the active one included"},
             {"fanout", 62, BPlusTree::kLeastFanout, BPlusTree::kMostFanout, "entries of a node of a B+-tree at most"},
             {"least", 1024, 1, 1 << 30, "rows below which no part is closed"}};
   }
@@ -141,7 +141,7 @@ class ChainedStore final : public Store {
   }
 
  private:
-  static constexpr bool kPacked = std::is_same_v<ClosedTree, ImmutableTree>;
+  static constexpr bool kImmutable = std::is_same_v<ClosedTree, ImmutableTree>;
   static constexpr size_t kMostParts = 64;
 
   struct Part {
@@ -217,7 +217,7 @@ class ChainedStore final : public Store {
   }
 
   ClosedTree closed_of(const Entry* entries, size_t n) const {
-    if constexpr (kPacked) {
+    if constexpr (kImmutable) {
       return ClosedTree(n, [&](uint64_t* keys, uint32_t* positions) {
         for (size_t i = 0; i < n; ++i) {
           keys[i] = entries[i].key;
@@ -232,7 +232,7 @@ class ChainedStore final : public Store {
   }
 
   ClosedTree closed_of(BPlusTree&& tree) const {
-    if constexpr (kPacked) {
+    if constexpr (kImmutable) {
       return ClosedTree(tree.size(), [&](uint64_t* keys, uint32_t* positions) {
         tree.each([&](uint64_t key, uint32_t position) {
           *keys++ = key;

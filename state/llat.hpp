@@ -126,7 +126,7 @@ class Chunks {
       const bool last = chunk->next == kNoChunk;
       const Chunk* next = last ? nullptr : at(chunk->next);
       __builtin_prefetch(next);
-      const uint64_t width = any_key ? UINT64_MAX : wanted.hi - wanted.lo;
+      const uint64_t width = any_key ? kGreatest : wanted.hi - wanted.lo;
       const uint64_t* key = chunk->keys();
       const uint32_t* place = places(chunk);
       int64_t* row = out.reserve(found + chunk->rows);
@@ -192,13 +192,18 @@ class Chunks {
   uint32_t free_ = kNoChunk;
 };
 
+struct Extent {
+  size_t rows = 0;
+  uint64_t least = kGreatest, most = 0;
+};
+
 // A fixed number of partitions, each with a chunk of its own, and the reserve.
 class Llat {
  public:
   Llat(size_t rows, size_t partitions, double sigma)
       : partitions_(partitions),
         reserve_(room_for(rows, partitions, sigma), std::max<size_t>(1, partitions / 4)),
-        stride_((Chunk::nbytes(reserve_.room()) + 63) / 64 * 64),
+        stride_(whole_lines(Chunk::nbytes(reserve_.room()))),
         own_(partitions * stride_) {
     for (size_t p = 0; p < partitions; ++p) *own(p) = {0, kNoChunk};
   }
@@ -230,7 +235,16 @@ class Llat {
     return found - before;
   }
 
-  size_t rows_of(size_t partition) const { return reserve_.rows_of(own(partition)); }
+  // How many rows a partition has, and their least and greatest key.
+  Extent extent(size_t partition) const {
+    Extent extent;
+    each(partition, [&](uint64_t key, uint32_t) {
+      extent.least = std::min(extent.least, key);
+      extent.most = std::max(extent.most, key);
+      ++extent.rows;
+    });
+    return extent;
+  }
 
   template <typename Visit>
   void each(size_t partition, const Visit& visit) const {
@@ -242,7 +256,7 @@ class Llat {
   double imbalance(size_t rows) const {
     const double share = static_cast<double>(rows) / static_cast<double>(partitions_);
     double off = 0;
-    for (size_t p = 0; p < partitions_; ++p) off += std::abs(static_cast<double>(rows_of(p)) - share);
+    for (size_t p = 0; p < partitions_; ++p) off += std::abs(static_cast<double>(reserve_.rows_of(own(p))) - share);
     return off / static_cast<double>(rows);
   }
 
@@ -275,7 +289,7 @@ class Llat {
   // At least sigma times the share, and what is left of the last cache line.
   static size_t room_for(size_t rows, size_t partitions, double sigma) {
     const double room = std::ceil(sigma * static_cast<double>(rows) / static_cast<double>(partitions));
-    return Chunk::room_in((Chunk::nbytes(static_cast<size_t>(room)) + 63) / 64 * 64);
+    return Chunk::room_in(whole_lines(Chunk::nbytes(static_cast<size_t>(room))));
   }
 
   const Chunk* own(size_t p) const { return reinterpret_cast<const Chunk*>(own_.get() + p * stride_); }
@@ -380,13 +394,12 @@ class LlatPart {
 class EvenCut {
  public:
   EvenCut() = default;
-  EvenCut(size_t partitions, const LlatPart<EvenCut>& before) : last_(partitions - 1), least_(UINT64_MAX) {
+  EvenCut(size_t partitions, const LlatPart<EvenCut>& before) : last_(partitions - 1), least_(kGreatest) {
     uint64_t most = 0;
     for (size_t p = 0; p < before.table().partitions(); ++p) {
-      before.table().each(p, [&](uint64_t key, uint32_t) {
-        least_ = std::min(least_, key);
-        most = std::max(most, key);
-      });
+      const Extent extent = before.table().extent(p);
+      least_ = std::min(least_, extent.least);
+      most = std::max(most, extent.most);
     }
     scale_ = static_cast<double>(partitions) / (static_cast<double>(most - least_) + 1);
   }

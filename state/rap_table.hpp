@@ -37,14 +37,14 @@ class Adjustment {
  public:
   Adjustment(size_t rows, SortedKeys& bounds) : rows_(rows), bounds_(bounds) {}
 
-  void take(size_t rows, uint64_t least, uint64_t most) {
-    if (rows == 0) return;
+  void take(const Extent& extent) {
+    if (extent.rows == 0) return;
     const size_t parts = bounds_.size();
-    for (; next_ < parts && next_ * rows_ <= (before_ + rows) * parts; ++next_) {
-      const size_t into = next_ * rows_ - before_ * parts;  // in 1/parts of a row; at most rows * parts
-      bounds_.data()[next_ - 1] = least + share(most - least, into, rows * parts);
+    for (; next_ < parts && next_ * rows_ <= (before_ + extent.rows) * parts; ++next_) {
+      const size_t into = next_ * rows_ - before_ * parts;  // in 1/parts of a row; at most extent.rows * parts
+      bounds_.data()[next_ - 1] = extent.least + share(extent.most - extent.least, into, extent.rows * parts);
     }
-    before_ += rows;
+    before_ += extent.rows;
   }
 
  private:
@@ -68,14 +68,7 @@ class AdjustedCut {
       take_sample(before, adjustment);
     } else {
       for (size_t p = 0; p < before.table().partitions(); ++p) {
-        uint64_t least = UINT64_MAX, most = 0;
-        size_t rows = 0;
-        before.table().each(p, [&](uint64_t key, uint32_t) {
-          least = std::min(least, key);
-          most = std::max(most, key);
-          ++rows;
-        });
-        adjustment.take(rows, least, most);
+        adjustment.take(before.table().extent(p));
       }
     }
     complete();
@@ -91,7 +84,7 @@ class AdjustedCut {
 
  private:
   void complete() {
-    bounds_.data()[bounds_.size() - 1] = SortedKeys::kGreatest;
+    bounds_.data()[bounds_.size() - 1] = kGreatest;
     bounds_.complete();
   }
 
@@ -104,7 +97,7 @@ class AdjustedCut {
     std::sort(keys.begin(), keys.end());
     for (size_t i = 0; i < keys.size(); i += kTogether) {
       const size_t end = std::min(i + kTogether, keys.size());
-      adjustment.take(end - i, keys[i], keys[end - 1]);
+      adjustment.take({end - i, keys[i], keys[end - 1]});
     }
   }
 

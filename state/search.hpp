@@ -11,6 +11,8 @@
 
 namespace dovetail {
 
+constexpr uint64_t kGreatest = UINT64_MAX;  // of all keys
+
 // Searches that go down together: as many misses as a core keeps in flight.
 constexpr size_t kGroup = 16;
 
@@ -41,8 +43,12 @@ inline size_t below_from(const uint64_t* keys, size_t n, uint64_t key, size_t ne
   return near + below(keys + near, std::min(step, n - near), key);
 }
 
+constexpr size_t kLine = 64;  // bytes of a cache line
+
+inline size_t whole_lines(size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
+
 inline void prefetch_lines(const void* memory, size_t bytes) {
-  for (size_t at = 0; at < bytes; at += 64) __builtin_prefetch(static_cast<const char*>(memory) + at);
+  for (size_t at = 0; at < bytes; at += kLine) __builtin_prefetch(static_cast<const char*>(memory) + at);
 }
 
 }  // namespace dovetail

@@ -27,7 +27,6 @@ namespace dovetail {
 class SortedKeys {
  public:
   static constexpr size_t kNode = 16;  // keys of a leaf, and children of a node
-  static constexpr uint64_t kGreatest = UINT64_MAX;
   static constexpr size_t kMostDepth = 8;  // enough for 2^32 keys and more
 
   // Room for n keys. They are to be written at data(), ascending; then complete() raises the bounds. Until then one

@@ -54,7 +54,7 @@ class WibTree {
         top_(1) {
     blocks_.emplace_back();
     order_.push_back(0);
-    blocks_[0].insert(0, UINT64_MAX, chunks_.take());
+    blocks_[0].insert(0, kGreatest, chunks_.take());
     summarise(top_);
   }
 
@@ -131,7 +131,7 @@ class WibTree {
       const Block& block = blocks_[order_[rank]];
       demand(block.leaves > 0 && block.leaves <= kLeaves, "wib: a block holds leaves, and has room for them");
       for (size_t slot = block.leaves; slot < kLeaves; ++slot) {
-        demand(block.bound[slot] == UINT64_MAX, "wib: what is behind the leaves of a block does not end a search");
+        demand(block.bound[slot] == kGreatest, "wib: what is behind the leaves of a block does not end a search");
       }
       for (size_t slot = 0; slot < block.leaves; ++slot) {
         const Chunk* leaf = chunks_.at(block.leaf[slot]);
@@ -150,7 +150,7 @@ class WibTree {
       }
       demand(top_[rank] == below, "wib: the table has the last bound of each block");
     }
-    demand(below == UINT64_MAX, "wib: the last bound is the greatest key");
+    demand(below == kGreatest, "wib: the last bound is the greatest key");
     demand(held == rows_, "wib: every row stands in a leaf");
     demand(taken == chunks_.taken(), "wib: a chunk belongs to one leaf");
   }
@@ -159,7 +159,7 @@ class WibTree {
   static constexpr size_t kLeaves = 64;  // of a block: eight cache lines of bounds, asked for together
 
   struct Block {
-    Block() { std::fill(bound, bound + kLeaves, UINT64_MAX); }
+    Block() { std::fill(bound, bound + kLeaves, kGreatest); }
 
     void insert(size_t slot, uint64_t upto, uint32_t number) {
       std::copy_backward(bound + slot, bound + leaves, bound + leaves + 1);
@@ -241,7 +241,7 @@ class WibTree {
       split_block(spot.rank);
       return;
     }
-    const bool leftmost = spot.rank == 0 && spot.slot == 0, rightmost = block.bound[spot.slot] == UINT64_MAX;
+    const bool leftmost = spot.rank == 0 && spot.slot == 0, rightmost = block.bound[spot.slot] == kGreatest;
     const uint32_t added = chunks_.take();
     ++changes_;
     if (key > *most && (one_key || rightmost)) {
@@ -283,7 +283,7 @@ class WibTree {
     Block &left = blocks_[order_[rank]], &right = blocks_.back();
     for (size_t slot = kLeaves / 2; slot < kLeaves; ++slot) {
       right.insert(right.leaves, left.bound[slot], left.leaf[slot]);
-      left.bound[slot] = UINT64_MAX;
+      left.bound[slot] = kGreatest;
     }
     left.leaves = kLeaves / 2;
     order_.insert(order_.begin() + static_cast<std::ptrdiff_t>(rank) + 1, static_cast<uint32_t>(blocks_.size() - 1));
