@@ -7,7 +7,7 @@ NATIVE := setup.py setup.cfg pyproject.toml $(wildcard state/*.hpp state/*.cc st
 SANITIZED := ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc \
 	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)"
 
-.PHONY: demo test lint bench bench-state sanitize fuzz clean
+.PHONY: demo test lint bench bench-state bench-claims sanitize fuzz clean
 
 demo: $(VENV)/.ready
 	$(BIN)/python examples/power.py
@@ -38,6 +38,11 @@ fuzz: $(VENV)-sanitize/.ready
 # Needs Abseil for comparison (Debian: libabsl-dev).
 bench-state: $(VENV)/.ready
 	$(BIN)/python -m tests.bench.state --save docs/index-figures.json
+	$(BIN)/python -m tests.bench.report
+
+# What the papers claim, in some twenty minutes; wants Abseil, too.
+bench-claims: $(VENV)/.ready
+	$(BIN)/python -m tests.bench.claims --save docs/claims.json
 	$(BIN)/python -m tests.bench.report
 
 clean:

@@ -46,13 +46,15 @@ class PartitionedInsertions {
     return bytes;
   }
   Statistics statistics() const {
-    size_t most = 0, height = 0;
+    size_t most = 0, height = 0, empty = 0;
     for (const InsertionTree& part : parts_) {
       most = std::max(most, part.size());
+      empty += part.size() == 0;
       height = std::max(height, part.height());
     }
     return {{"insertion_height", static_cast<double>(height)},
             {"sub_indexes", static_cast<double>(parts_.size())},
+            {"empty_sub_indexes", static_cast<double>(empty)},
             {"largest_share", size_ ? static_cast<double>(most) / static_cast<double>(size_) : 0}};
   }
 

@@ -20,10 +20,11 @@ def short(x):
     return f"2^{round(power)}" if abs(power - round(power)) < 1e-9 and not 0.2 < x < 65 else f"{x:g}"
 
 
-def lines(title, x_label, y_label, series, *, names=(), log_y=True, bold=()):
-    """Draw `series`, a dict of name → [(x, y), …], on a logarithmic x axis; return the text of an SVG file.
+def lines(title, x_label, y_label, series, *, names=(), log_x=True, log_y=True, bold=(), short=short):
+    """Draw `series`, a dict of name → [(x, y), …]; return the text of an SVG file.
 
     `names`: all that may occur in plots that belong together, so that each has its colour in all of them.
+    `short`: how to write a value of x on a logarithmic axis.
     """
     colours = dict(zip(names or series, COLOURS * 2, strict=False))
     width, height, left, right, top, bottom = 860, 460, 70, 190, 46, 56
@@ -33,7 +34,8 @@ def lines(title, x_label, y_label, series, *, names=(), log_y=True, bold=()):
     low_y, high_y = (min(ys) / 1.2, max(ys) * 1.2) if log_y else (0.0, max(ys) * 1.08)
 
     def at_x(x):
-        return left + (math.log(x / low_x) / math.log(high_x / low_x)) * (width - left - right)
+        share = math.log(x / low_x) / math.log(high_x / low_x) if log_x else (x - low_x) / (high_x - low_x)
+        return left + share * (width - left - right)
 
     def at_y(y):
         share = math.log(y / low_y) / math.log(high_y / low_y) if log_y else (y - low_y) / (high_y - low_y)
@@ -48,9 +50,10 @@ def lines(title, x_label, y_label, series, *, names=(), log_y=True, bold=()):
         f'<text x="18" y="{(top + height - bottom) / 2}" text-anchor="middle" '
         f'transform="rotate(-90 18 {(top + height - bottom) / 2})">{y_label}</text>',
     ]
-    for x in ticks(low_x, high_x, 2):
+    for x in ticks(low_x, high_x, 2) if log_x else range(math.ceil(low_x), math.floor(high_x) + 1):
         out.append(f'<line x1="{at_x(x):.1f}" y1="{top}" x2="{at_x(x):.1f}" y2="{height - bottom}" stroke="#eee"/>')
-        out.append(f'<text x="{at_x(x):.1f}" y="{height - bottom + 18}" text-anchor="middle">{short(x)}</text>')
+        name = short(x) if log_x else x
+        out.append(f'<text x="{at_x(x):.1f}" y="{height - bottom + 18}" text-anchor="middle">{name}</text>')
     marks = ticks(low_y, high_y, 2) if log_y else [high_y * i / 5 for i in range(6)]
     for y in marks:
         out.append(f'<line x1="{left}" y1="{at_y(y):.1f}" x2="{width - right}" y2="{at_y(y):.1f}" stroke="#eee"/>')

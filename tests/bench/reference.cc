@@ -22,6 +22,9 @@ struct Work {
   const uint64_t *keys[2], *lo[2], *hi[2];
   const int64_t *from[2], *to[2];
   const uint8_t* side;  // of each tuple, in the order of arrival
+  int64_t self_join;    // all tuples are the left's, and meet earlier ones of their own
+
+  int other(int mine) const { return self_join ? mine : 1 - mine; }
 };
 
 struct Outcome {
@@ -73,7 +76,7 @@ struct Trees final : Join {
       }
       const double start = cpu_seconds();
       for (int64_t i = at; i < at + some; ++i) {
-        const int side = work.side[i], other = 1 - side;
+        const int side = work.side[i], other = work.other(side);
         const int64_t mine = next[side]++;
         expire(work, other, work.from[side][mine]);
         if (join) {
@@ -136,12 +139,15 @@ struct Stores final : Join {
             const dovetail::Probes probes{work.lo[side] + from, work.hi[side] + from, work.from[side] + from,
                                           work.to[side] + from};
             if (next[side] == first[side]) continue;
-            stores[1 - side]->probe(probes, static_cast<size_t>(first[side] - from),
+            stores[work.other(side)]->probe(probes, static_cast<size_t>(first[side] - from),
                                     static_cast<size_t>(next[side] - from), SIZE_MAX, pairs[side]);
           }
         }
         const double c = parts ? cpu_seconds() : 0;
-        for (int side = 0; side < 2; ++side) stores[side]->expire(work.from[1 - side][next[1 - side]]);
+        for (int side = 0; side < (work.self_join ? 1 : 2); ++side) {
+          const int asking = work.other(side);
+          stores[side]->expire(work.from[asking][next[asking]]);
+        }
         if (parts) {
           outcome.insert += b - a;
           outcome.probe += c - b;
@@ -160,6 +166,41 @@ struct Stores final : Join {
   }
 };
 
+// Abseil's tree alone, under the contract of a store.
+struct TreeStore final : dovetail::Store {
+  absl::btree_multimap<uint64_t, int64_t> tree;
+
+  void insert(const uint64_t* keys, const int64_t* rows, size_t n) override {
+    for (size_t i = 0; i < n; ++i) tree.emplace(keys[i], rows[i]);
+  }
+  size_t probe(const dovetail::Probes& probes, size_t begin, size_t end, size_t, dovetail::Pairs& out) override {
+    for (size_t p = begin; p < end; ++p) {
+      size_t found = 0;
+      for (auto it = tree.lower_bound(probes.lo[p]); it != tree.end() && it->first <= probes.hi[p]; ++it) {
+        out.row.reserve(found + 1)[found] = it->second;
+        found += it->second >= probes.row_lo[p] && it->second < probes.row_hi[p];
+      }
+      out.claim(static_cast<int64_t>(p), found);
+    }
+    return end;
+  }
+  void expire(int64_t) override {}
+  size_t size() const override { return tree.size(); }
+  size_t nbytes() const override { return 0; }
+  void check() const override {}
+};
+
+std::unique_ptr<dovetail::Store> make_store(const std::string& name, const char** keys, const double* values,
+                                            size_t settings) {
+  if (name == "absl") return std::make_unique<TreeStore>();
+  std::vector<std::pair<std::string, double>> given;
+  for (size_t i = 0; i < settings; ++i) given.emplace_back(keys[i], values[i]);
+  for (const auto& kind : dovetail::kinds()) {
+    if (name == kind.name) return kind.make(dovetail::Settings(kind.parameters, given));
+  }
+  return nullptr;
+}
+
 }  // namespace
 
 extern "C" {
@@ -168,15 +209,9 @@ extern "C" {
 void* open_join(const char* name, const char** keys, const double* values, size_t settings) {
   if (std::string(name) == "absl") return new Trees<absl::btree_multimap<uint64_t, int64_t>>;
   if (std::string(name) == "multimap") return new Trees<std::multimap<uint64_t, int64_t>>;
-  std::vector<std::pair<std::string, double>> given;
-  for (size_t i = 0; i < settings; ++i) given.emplace_back(keys[i], values[i]);
-  for (const auto& kind : dovetail::kinds()) {
-    if (std::string(name) != kind.name) continue;
-    auto* join = new Stores;
-    for (auto& store : join->stores) store = kind.make(dovetail::Settings(kind.parameters, given));
-    return join;
-  }
-  return nullptr;
+  auto* join = new Stores;
+  for (auto& store : join->stores) store = make_store(name, keys, values, settings);
+  return join;
 }
 
 Outcome run_join(void* running, const Work* work, int64_t at, int64_t n, int64_t step, int join) {
@@ -184,6 +219,69 @@ Outcome run_join(void* running, const Work* work, int64_t at, int64_t n, int64_t
 }
 
 void close_join(void* running) { delete static_cast<Join*>(running); }
+
+// A store alone: "absl", or the name of a store. Times are CPU seconds.
+void* open_store(const char* name, const char** keys, const double* values, size_t settings) {
+  return make_store(name, keys, values, settings).release();
+}
+
+void close_store(void* store) { delete static_cast<dovetail::Store*>(store); }
+
+// Rows `first` and on, in calls of `step`; with a step of 0 all are built at once.
+double insert_rows(void* store, const uint64_t* keys, int64_t first, int64_t n, int64_t step) {
+  auto* to = static_cast<dovetail::Store*>(store);
+  std::vector<int64_t> rows(static_cast<size_t>(n));
+  for (int64_t i = 0; i < n; ++i) rows[static_cast<size_t>(i)] = first + i;
+  const double start = cpu_seconds();
+  if (step == 0) to->build(keys, rows.data(), static_cast<size_t>(n));
+  for (int64_t i = 0; step > 0 && i < n; i += step) {
+    to->insert(keys + i, rows.data() + i, static_cast<size_t>(std::min(step, n - i)));
+  }
+  return cpu_seconds() - start;
+}
+
+// Probes for rows [from, to), in calls of `step`; results are kept for 4,096 probes, or for one call of more.
+Outcome probe_rows(void* store, const uint64_t* lo, const uint64_t* hi, int64_t from, int64_t to, int64_t n,
+                   int64_t step) {
+  Outcome outcome{};
+  const std::vector<int64_t> row_lo(static_cast<size_t>(n), from), row_hi(static_cast<size_t>(n), to);
+  const int64_t kept = std::max<int64_t>(4096 / step, 1) * step;
+  for (int64_t first = 0; first < n; first += kept) {
+    const int64_t until = std::min(n, first + kept);
+    dovetail::Pairs pairs;
+    const double start = cpu_seconds();
+    for (int64_t i = first; i < until; i += step) {
+      static_cast<dovetail::Store*>(store)->probe({lo, hi, row_lo.data(), row_hi.data()}, static_cast<size_t>(i),
+                                                  static_cast<size_t>(std::min(until, i + step)), SIZE_MAX, pairs);
+    }
+    outcome.seconds += cpu_seconds() - start;
+    count(outcome, pairs.probe.data(), pairs.row.data(), pairs.size(), 0, 0);
+  }
+  return outcome;
+}
+
+// Rows below `before`, `step` more at each call.
+double expire_rows(void* store, int64_t from, int64_t before, int64_t step) {
+  const double start = cpu_seconds();
+  for (int64_t row = from; row < before; row += step) {
+    static_cast<dovetail::Store*>(store)->expire(std::min(before, row + step));
+  }
+  return cpu_seconds() - start;
+}
+
+// "bytes", or one of the store's statistics.
+double look_up(void* store, const char* name) {
+  if (std::string(name) == "bytes") return static_cast<double>(static_cast<dovetail::Store*>(store)->nbytes());
+  for (const auto& [key, value] : static_cast<dovetail::Store*>(store)->statistics()) {
+    if (key == name) return value;
+  }
+  return -1;
+}
+
+// "bytes", or a statistic, of the left's window of a join.
+double look_up_left(void* running, const char* name) {
+  return look_up(static_cast<Stores*>(running)->stores[0].get(), name);
+}
 
 void force_portable(int portable) { dovetail::force_portable(portable != 0); }
 

@@ -1,4 +1,7 @@
-"""From the figures of `tests.bench.state --save` to the tables and plots of docs/: `python -m tests.bench.report`."""
+"""From figures that were saved to the tables and plots of docs/: `python -m tests.bench.report`.
+
+Those of `tests.bench.state` here, those of `tests.bench.claims` in `claims_report`.
+"""
 
 import json
 import pathlib
@@ -99,7 +102,10 @@ def draw(found):
 
 
 def main():
-    """Write docs/index-figures.md and the plots."""
+    """Write docs/index-figures.md, docs/claims.md and the plots."""
+    from . import claims_report
+
+    claims_report.write()
     found = figures()
     draw(found)
     parts = [

@@ -32,6 +32,7 @@ class Work(ctypes.Structure):
     _fields_ = [
         ("keys", ctypes.c_void_p * 2), ("lo", ctypes.c_void_p * 2), ("hi", ctypes.c_void_p * 2),
         ("from_", ctypes.c_void_p * 2), ("to", ctypes.c_void_p * 2), ("side", ctypes.c_void_p),
+        ("self_join", ctypes.c_int64),
     ]  # fmt: skip
 
 
@@ -69,6 +70,16 @@ def library():
     found.run_join.restype = Outcome
     found.run_join.argtypes = [ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_int64] * 3, ctypes.c_int]
     found.close_join.argtypes = [ctypes.c_void_p]
+    found.open_store.restype = ctypes.c_void_p
+    found.open_store.argtypes = found.open_join.argtypes
+    found.close_store.argtypes = [ctypes.c_void_p]
+    found.insert_rows.restype = found.expire_rows.restype = ctypes.c_double
+    found.look_up.restype = found.look_up_left.restype = ctypes.c_double
+    found.insert_rows.argtypes = [ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_int64] * 3]
+    found.expire_rows.argtypes = [ctypes.c_void_p, *[ctypes.c_int64] * 3]
+    found.probe_rows.restype = Outcome
+    found.probe_rows.argtypes = [*[ctypes.c_void_p] * 3, *[ctypes.c_int64] * 4]
+    found.look_up.argtypes = found.look_up_left.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
     return found
 
 
@@ -83,6 +94,8 @@ def keys_of(kind, n, rng, dtype):
         values = rng.normal(0.5, 0.125, n)
     elif kind == "gamma":
         values = rng.gamma(1, 1 / 5, n)
+    elif kind.startswith("gamma"):  # gamma k θ
+        values = rng.gamma(*map(float, kind.split()[1:]), n)
     elif kind == "zipf":
         values = np.minimum(rng.zipf(1.2, n).astype(float), 2.0**52) / 2.0**52
     elif kind == "100 keys":
@@ -131,7 +144,7 @@ class Load:
     """Two streams, the order in which they come, what each tuple looks for and the rows that it may meet."""
 
     def __init__(self, kind="uniform", w=1 << 20, dtype="int64", *, tuples=None, matches=2.0, windows=None, every=1,
-                 burst=None, seed=1):  # fmt: skip
+                 burst=None, seed=1, stretches=STRETCHES):  # fmt: skip
         """`windows`: rows of the left's and the right's; `every`: one left tuple for so many right ones.
 
         `burst`: windows by time, of w tuples while tuples come fast; then, for a while, they come so much slower.
@@ -142,7 +155,8 @@ class Load:
         self.measured = tuples or max(1 << 17, min(w, 1 << 19))
         total = (max(windows) * (every + 1) + 8192) if burst is None else 4 * w
         self.warm = total
-        total += self.measured * STRETCHES
+        total += self.measured * stretches
+        self.total = total
         self.side = (np.arange(total) % (every + 1) > 0).astype(np.uint8)
         counts = np.stack([np.cumsum(self.side == s) for s in (0, 1)])
         n = counts[:, -1].tolist()
