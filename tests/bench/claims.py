@@ -204,7 +204,7 @@ def chain(native, results):
     """8b: chains of two to eight trees."""
     w = two(20)
     stores = [BPLUS, *[(name, {"length": n}) for name in ("chained", "ib_chained") for n in (2, 3, 4, 6, 8)]]
-    found = race(native, stream(w, 2 * w), stores, ones=2, batches=1)
+    found = race(native, stream(w, 2 * w), stores, batches=2)
     show(results, "chain", f"w = {named(w)}", found, "bplus")
 
 
@@ -229,7 +229,7 @@ def ratio(native, results):
             stores = []
             for name in ("im_tree", "pim_tree"):
                 stores += [(name, {"merge_ratio": 2.0**-p}) for p in (4, *powers) if power < 23 or name == "pim_tree"]
-            more = {"ones": 1, "batches": 1} if power == 23 else {"ones": 2, "batches": 2} if power == 20 else {}
+            more = {"ones": 2, "batches": 2} if power >= 20 else {}
             found = race(native, load, stores, n=n, **more)
             for store, figures in found.items():
                 name, m = store.split(" merge_ratio=")
@@ -244,34 +244,36 @@ def ratio(native, results):
 def steps(native, results):
     """9b: what a tuple's time goes to: the way down, the scan, insertion, deletion, merging. One row a call."""
     rng = np.random.default_rng(3)
-    for power in (17, 20, 23):
+    for power, rows in ((17, two(19)), (20, two(20)), (23, two(21))):
         w = two(power)
-        rows = w // 4 + w // 32  # four merges and half of the way to the next
+        rows += w // 32  # whole merges, and half of the way to the next
         keys = even_keys(rng, w + rows)
-        asked = even_keys(rng, two(17))
+        odd = even_keys(rng, two(17)) + np.uint64(1)  # nothing equals them
         d = np.uint64(2 * ((1 << 61) // w))
-        taken = {}
-        for name, settings in (BPLUS, IM, PIM):
-            with alone(native, name, settings) as store:
-                store.build(keys[:w], 0)
-                parts, _ = slide(store, keys, w, rows)
-                odd = asked + np.uint64(1)
-                bounds = odd - np.minimum(odd, d), odd + d
-                search, both = [], []
-                for _ in range(REPEATS):
-                    nothing = store.probe(odd, odd, 1, (rows, w + rows))
-                    two_each = store.probe(*bounds, 1, (rows, w + rows))
-                    assert nothing.pairs == 0
-                    search.append(nothing.seconds / len(odd) * 1e9)
-                    both.append(two_each.seconds / len(odd) * 1e9)
-                pairs = two_each.pairs, two_each.checksum
-                assert taken.setdefault("pairs", pairs) == pairs
-                parts |= {"search": median(search), "scan": median(both) - median(search)}
-                total = sum(parts.values())
-                taken[name] = parts
-                against = {f"{x}_to_bplus": taken["bplus"][x] / parts[x] for x in ("insert", "search", "scan")}
-                results("steps", f"w = {named(w)}", name, **parts, total=total,
-                        merge_share=parts["merge"] / total, **against)  # fmt: skip
+        bounds = odd - np.minimum(odd, d), odd + d
+        live = rows, w + rows
+        stores = {name: Alone(native, name, settings) for name, settings in (BPLUS, IM, PIM)}
+        taken, search, scan = {}, {name: [] for name in stores}, {name: [] for name in stores}
+        for name, store in stores.items():
+            store.build(keys[:w], 0)
+            taken[name], _ = slide(store, keys, w, rows)
+        for _ in range(2 * REPEATS):
+            expected = None
+            for name, store in stores.items():
+                nothing, two_each = store.probe(odd, odd, 1, live), store.probe(*bounds, 1, live)
+                expected = expected or (two_each.pairs, two_each.checksum)
+                assert nothing.pairs == 0 and (two_each.pairs, two_each.checksum) == expected
+                search[name].append(nothing.seconds / len(odd) * 1e9)
+                scan[name].append((two_each.seconds - nothing.seconds) / len(odd) * 1e9)
+        for name, store in stores.items():
+            store.close()
+            parts = taken[name]
+            parts |= {"search": median(search[name]), "scan": median(scan[name])}
+            total = sum(parts.values())
+            against = {f"{x}_to_bplus": taken["bplus"][x] / parts[x] for x in ("insert", "search", "scan")}
+            results(
+                "steps", f"w = {named(w)}", name, **parts, total=total, merge_share=parts["merge"] / total, **against
+            )
 
 
 def single(native, results):
@@ -410,34 +412,44 @@ def drifting(w, r):
 
 
 def drift(native, results):
-    """13b: throughput while keys drift: by slices of a quarter of a window, and by phases."""
+    """13b: throughput while keys drift, as shares of what it is on keys that do not, slice by slice in turn.
+
+    A slice is a quarter of a window. Shares come from sums of time: with m = 1 only one slice of four has a merge.
+    """
     w = two(20)
     part = w // 4
-    for r in SHIFTS:
-        load = SelfLoad(drifting(w, r), w, w, part)
-        stores = [PIM, CAROUSEL]
-        if r in (0, 0.4, 1):
-            stores.append(("pim_tree", {"merge_ratio": 1}))
-        if SHIFT:
-            stores.append(ABSL)
-        joins = {label(*store): Native(native, *store, load) for store in stores}
-        slices = {name: [] for name in joins}
+    still = SelfLoad(drifting(w, 0), w, w, part)
+    for r in SHIFTS[1:]:
+        loads = still, SelfLoad(drifting(w, r), w, w, part)
+        stores = [
+            PIM,
+            CAROUSEL,
+            *([("pim_tree", {"merge_ratio": 1})] if r in (0.4, 1) else []),
+            *([ABSL] if SHIFT else []),
+        ]
+        joins = {label(*store): [Native(native, *store, load) for load in loads] for store in stores}
+        seconds = {name: ([], []) for name in joins}
         for _ in range(4, 72):
-            expected = None
-            for name, join in joins.items():
-                done = join.run(part, 1)
-                expected = expected or (done.pairs, done.checksum)
-                assert (done.pairs, done.checksum) == expected, (name, r)
-                slices[name].append(part / done.seconds / 1e6)
-        for name, join in joins.items():
-            join.close()
-            phases = [slices[name][a:b] for a, b in ((0, 12), (12, 52), (52, 68))]
-            # Means of time, not of rates: a merge of a whole window falls into one slice of four.
-            first, shifting, last = (len(some) / sum(1 / rate for rate in some) for some in phases)
-            settled = len(phases[2][4:]) / sum(1 / rate for rate in phases[2][4:])
-            results("drift", f"r = {r}", name, first=first, shifting=shifting, last=last, kept=shifting / first,
-                    slowest=min(phases[1]) / median(phases[0]), recovered=settled / first,
-                    slices=[round(x, 3) for x in slices[name]])  # fmt: skip
+            expected = [None, None]
+            for name, both in joins.items():
+                for i, join in enumerate(both):
+                    done = join.run(part, 1)
+                    expected[i] = expected[i] or (done.pairs, done.checksum)
+                    assert (done.pairs, done.checksum) == expected[i], (name, r)
+                    seconds[name][i].append(done.seconds)
+        for name, both in joins.items():
+            for join in both:
+                join.close()
+            calm, moved = seconds[name]
+
+            def share(begin, end, calm=calm, moved=moved):
+                return sum(calm[begin:end]) / sum(moved[begin:end])
+
+            first, shifting, last, settled = share(0, 12), share(12, 52), share(52, 68), share(56, 68)
+            # By whole windows, from the second to the eighteenth.
+            course = [round(share(i, i + 4), 3) for i in range(0, 68, 4)]
+            results("drift", f"r = {r}", name, rate=12 * part / sum(moved[:12]) / 1e6, first=first, shifting=shifting,
+                    last=last, slowest=min(course[3:13]), recovered=settled / first, course=course)  # fmt: skip
 
 
 def drift_inserts(native, results):
@@ -517,7 +529,7 @@ def fill(native, name, settings, drawn, n, step):
 def insertion(native, stores, drawn, n, step):
     """M rows/s of each store, in turn; slow ones once."""
     taken = {key: [] for key in stores}
-    for _ in range(REPEATS):
+    for _ in range(2 * REPEATS - 1):
         for key, (name, settings) in stores.items():
             if sum(taken[key]) > 1:
                 continue
@@ -561,7 +573,7 @@ def probing(stores, lo, hi, step):
     """M probes/s of each store, in turn; their pairs must agree."""
     taken = {key: [] for key in stores}
     expected = None
-    for _ in range(REPEATS):
+    for _ in range(2 * REPEATS - 1):
         for key, store in stores.items():
             done = store.probe(lo, hi, step)
             expected = expected or (done.pairs, done.checksum)
@@ -758,7 +770,7 @@ def restore(native, results):
     unit = None
     for name, settings in (ABSL, *state.STORES):
         built, inserted = [], []
-        for _ in range(REPEATS):
+        for _ in range(2 * REPEATS - 1):
             for taken, step in ((built, 0), (inserted, 1)):
                 if name == "absl" and step == 0:
                     continue
