@@ -70,14 +70,16 @@ def race(native, load, stores, **how):
 def races(native, loads, stores, *, ones=None, batches=None, batch=1024, n=None):
     """Medians of stretches that all stores run in turn, tuple by tuple and in batches; their pairs must agree.
 
+    With small sizes Abseil's tree always takes part, for its pairs.
     Several loads are run in turn as well, so that they can be compared. Returns, by load and store,
     {rate, batch_rate: M tuples/s, insert, probe, expire: ns a tuple in batches, bytes, pairs}.
     """
     steps = [1] * (ones or REPEATS) + [batch] * (batches or REPEATS)
+    witness = [ABSL] if SHIFT and ABSL not in stores else []
     joins = {}
     for case, load in loads.items():
         assert load.warm + (n or load.measured) * len(steps) <= load.total, "the streams are long enough"
-        joins[case] = {label(*store): Native(native, *store, load) for store in stores}
+        joins[case] = {label(*store): Native(native, *store, load) for store in [*stores, *witness]}
     taken = {case: {name: {} for name in both} for case, both in joins.items()}
     for step in steps:
         for case, load in loads.items():
@@ -93,11 +95,13 @@ def races(native, loads, stores, *, ones=None, batches=None, batch=1024, n=None)
                 figures |= {"bytes": done.bytes / held, "pairs": done.pairs / some}
                 for figure, x in figures.items():
                     taken[case][name].setdefault(figure, []).append(x)
-    for both in joins.values():
+    for case, both in joins.items():
         for join in both.values():
             join.close()
-    return {case: {name: {figure: median(values) for figure, values in mine.items()} for name, mine in both.items()}
-            for case, both in taken.items()}  # fmt: skip
+        for name, _ in witness:
+            del taken[case][name]
+    return {case: {name: {figure: median(values) for figure, values in mine.items()} for name, mine in all_of.items()}
+            for case, all_of in taken.items()}  # fmt: skip
 
 
 def show(results, table, case, raced, base=None):
