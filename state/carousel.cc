@@ -49,9 +49,7 @@ void CarouselStore::insert(const uint64_t* keys, const int64_t* rows, size_t n) 
   try {
     if (at_once) {
       rebuild_all();
-      return;
-    }
-    if (n == 1) {
+    } else if (n == 1) {
       place_alone(*keys);
     } else {
       place_all();
@@ -60,6 +58,7 @@ void CarouselStore::insert(const uint64_t* keys, const int64_t* rows, size_t n) 
     take_back(n);
     throw;
   }
+  if (rows[0] < bound_) expire(bound_);
   peak_ = std::max(peak_, size());
   if (static_cast<size_t>(placed_ - looked_at_) >= kLookAfter) look_around();
 }
@@ -228,7 +227,8 @@ void CarouselStore::take_back(size_t n) {
 }
 
 void CarouselStore::expire(int64_t before_row) {
-  const int64_t before = rows_.begin(), begin = rows_.expire(before_row);
+  bound_ = std::max(bound_, before_row);
+  const int64_t before = rows_.begin(), begin = rows_.expire(bound_);
   if (begin == before) return;
   keys_.expire(begin);
   placed_ = std::max(placed_, begin);

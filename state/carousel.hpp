@@ -227,6 +227,7 @@ class CarouselStore final : public Store {
   int64_t placed_ = 0;      // rows from here on wait to be placed
   Place waiting_[kWaiting];  // of position p at p % kWaiting
   int64_t renewed_at_ = 0;  // slots hold positions from here on
+  int64_t bound_ = INT64_MIN;  // rows below it have expired, also those that are yet to come
   size_t peak_ = 0;         // most rows since everything was built
   size_t since_hints_ = 0;  // rows inserted since hints were made
   size_t turn_ = 0;         // the segment that is looked at next

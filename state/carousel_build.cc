@@ -153,9 +153,11 @@ void CarouselStore::cut(const Entry* entries, size_t n, int reach, Vector<Piece>
     }
     // Where the line reaches out it has room for as many rows again.
     const size_t wanted = task.reach && segment_rows_ > 16 ? segment_rows_ / 2 : segment_rows_;
-    if (rows > wanted + wanted / 2) {
+    if (rows > wanted + wanted / 5) {  // more than kRows a bucket
       const size_t parts = (rows + wanted / 2) / wanted;
-      const size_t at = boundary(begin + (task.reach < 0 ? rows / parts : rows - rows / parts));
+      // Two thirds and one, where two halves would leave most of their buckets' slots empty: those come in powers of two.
+      const size_t part = parts > 1 ? rows / parts : rows / 3;
+      const size_t at = boundary(begin + (task.reach < 0 ? part : rows - part));
       if (at > begin) {
         split(at);
         continue;

@@ -34,6 +34,7 @@ class HashStore final : public Store {
       if (i + kAhead < n) __builtin_prefetch(&newest_[bucket_of(keys[i + kAhead])], 1);
       place(keys[i], rows[i]);
     }
+    if (n && rows[0] < bound_) expire(bound_);
   }
 
   size_t probe(const Probes& probes, size_t begin, size_t end, size_t limit, Pairs& out) override {
@@ -53,7 +54,8 @@ class HashStore final : public Store {
   }
 
   void expire(int64_t before_row) override {
-    while (head_ < tail_ && entries_[head_ & mask_].row < before_row) ++head_;
+    bound_ = std::max(bound_, before_row);
+    while (head_ < tail_ && entries_[head_ & mask_].row < bound_) ++head_;
     if (capacity_ > smallest_ && size() < capacity_ / 4) {
       try {
         rebuild(power_of_two(std::max(smallest_, size() * 3 / 2)));
@@ -144,6 +146,7 @@ class HashStore final : public Store {
   Array<uint64_t> newest_;
   size_t capacity_ = 0;
   uint64_t mask_ = 0;
+  int64_t bound_ = INT64_MIN;
   uint64_t head_ = 0;
   uint64_t tail_ = 0;
 };

@@ -32,6 +32,7 @@ class NestedStore final : public Store {
     if (n == 0) return;
     std::memcpy(key_place, keys, n * sizeof(uint64_t));
     std::memcpy(row_place, rows, n * sizeof(int64_t));
+    if (rows[0] < bound_) expire(bound_);
   }
 
   size_t probe(const Probes& probes, size_t begin, size_t end, size_t limit, Pairs& out) override {
@@ -58,8 +59,9 @@ class NestedStore final : public Store {
   }
 
   void expire(int64_t before_row) override {
-    const size_t n = static_cast<size_t>(
-        std::lower_bound(rows_.data(), rows_.data() + rows_.size(), before_row) - rows_.data());
+    bound_ = std::max(bound_, before_row);
+    const size_t n =
+        static_cast<size_t>(std::lower_bound(rows_.data(), rows_.data() + rows_.size(), bound_) - rows_.data());
     keys_.drop_front(n);
     rows_.drop_front(n);
   }
@@ -84,6 +86,7 @@ class NestedStore final : public Store {
 
   RowVector<uint64_t> keys_;
   RowVector<int64_t> rows_;
+  int64_t bound_ = INT64_MIN;
 };
 
 }  // namespace dovetail
