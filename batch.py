@@ -14,9 +14,13 @@ Invariants
 - A batch without rows is an ordinary batch: it carries a watermark past whatever dropped its rows.
 """
 
-__all__ = ["END", "START", "Batch", "Watermark", "keep_rows", "take_column", "take_rows"]
+__all__ = [
+    "END", "START", "Batch", "Watermark", "concat", "empty_batch", "keep_rows", "record_batch", "take_column",
+    "take_rows",
+]  # fmt: skip
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -91,3 +95,26 @@ def keep_rows(data: pa.RecordBatch, mask: np.ndarray) -> pa.RecordBatch:
 
 def _by_taking(kind: pa.DataType) -> bool:
     return pa.types.is_string_view(kind) or pa.types.is_binary_view(kind) or pa.types.is_run_end_encoded(kind)
+
+
+def record_batch(columns: list[pa.Array], schema: pa.Schema, rows: int) -> pa.RecordBatch:
+    """Make a batch; also one that has rows and no columns."""
+    if columns:
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
+    return pa.RecordBatch.from_arrays([pa.nulls(rows)], names=["_"]).select([])
+
+
+def empty_batch(schema: pa.Schema) -> pa.RecordBatch:
+    """Return a batch without rows."""
+    return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
+
+
+def concat(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """Return one batch with the rows of all."""
+    if len(batches) == 1:
+        return batches[0]
+    columns = [pa.concat_arrays([b.column(i) for b in batches]) for i in range(batches[0].num_columns)]
+    if not columns:
+        rows = sum(b.num_rows for b in batches)
+        return pa.RecordBatch.from_arrays([pa.nulls(rows)], names=["_"]).select([])
+    return pa.RecordBatch.from_arrays(columns, schema=batches[0].schema)

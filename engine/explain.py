@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from ..operators.join import SIDES, JoinSpec, choose_access
+from ..operators.access import SIDES, JoinSpec, choose_access
 from ..operators.windows import WindowSpec
 from .graph import (
     ComputeNode,

@@ -16,12 +16,13 @@ from typing import Any
 
 import pyarrow as pa
 
+from ..batch import empty_batch
 from ..config import Options
 from ..errors import FlowError, SchemaError, UnsupportedError, UserFunctionError, WindowError, nearest
+from ..operators.access import JoinSpec, output_fields, storable_type
 from ..operators.binding import bind, bind_predicate
 from ..operators.contracts import Sink, Source
 from ..operators.expressions import Column, Expression, caller
-from ..operators.join import JoinSpec, empty_batch, output_fields, storable_type
 from ..operators.steps import Map, computed_type
 from ..operators.times import Duration, TimeDomain, parse_duration, time_domain
 from .explain import Explanation, explain

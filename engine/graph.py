@@ -25,9 +25,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from ..operators.access import JoinSpec
 from ..operators.binding import Bound
 from ..operators.contracts import Sink, Source
-from ..operators.join import JoinSpec
 from ..operators.times import Duration, TimeDomain
 
 

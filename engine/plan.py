@@ -8,7 +8,7 @@ __all__ = ["needed_columns", "source_groups"]
 
 from collections.abc import Sequence
 
-from ..operators.join import output_fields
+from ..operators.access import output_fields
 from .graph import ComputeNode, FilterNode, JoinNode, LateNode, MapNode, Node, ReadNode, UnionNode, WriteNode, reachable
 
 

@@ -13,12 +13,13 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from ..batch import END, START, Batch, Watermark, take_rows
+from ..batch import END, START, Batch, Watermark, concat, empty_batch, record_batch, take_rows
 from ..config import Options
 from ..errors import DovetailError
 from ..operators.contracts import END_OF_SOURCE, Reader, Writer
-from ..operators.join import JoinDriver, Step, empty_batch, record_batch
-from ..operators.sequencer import Merger, SourceOrder, concat
+from ..operators.join import JoinDriver
+from ..operators.numbering import Step
+from ..operators.sequencer import Merger, SourceOrder
 from ..operators.steps import Compute, Filter, Map
 from .graph import ComputeNode, FilterNode, JoinNode, LateNode, MapNode, Node, ReadNode, UnionNode, WriteNode
 

@@ -25,10 +25,10 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from ..batch import END, START, Batch, Watermark, keep_rows, take_rows
+from ..batch import END, START, Batch, Watermark, concat, keep_rows, take_rows
 from ..errors import TimeError
 from ..state import _native
-from .join import Step
+from .numbering import Step
 from .times import INT64_MAX, INT64_MIN, Duration, TimeDomain, rescale, times_of
 
 
@@ -203,17 +203,6 @@ def _merged(parts: Sequence[tuple[pa.RecordBatch, np.ndarray]]) -> tuple[pa.Reco
         return data, times
     order = np.argsort(times, kind="stable")
     return take_rows(data, order), times[order]
-
-
-def concat(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """Return one batch with the rows of all."""
-    if len(batches) == 1:
-        return batches[0]
-    columns = [pa.concat_arrays([b.column(i) for b in batches]) for i in range(batches[0].num_columns)]
-    if not columns:
-        rows = sum(b.num_rows for b in batches)
-        return pa.RecordBatch.from_arrays([pa.nulls(rows)], names=["_"]).select([])
-    return pa.RecordBatch.from_arrays(columns, schema=batches[0].schema)
 
 
 class Merger:

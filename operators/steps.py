@@ -13,12 +13,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..batch import Batch, keep_rows
+from ..batch import Batch, empty_batch, keep_rows, record_batch
 from ..errors import DataError, PredicateError, UserFunctionError
+from ..state.log import storable_type
 from .binding import Bound
 from .evaluate import Columns, Values, evaluate, exact_scale, fitted, span, truth
 from .expressions import place_of
-from .join import empty_batch, record_batch, storable_type
 from .times import INT64_MAX, INT64_MIN, TICKS_PER_SECOND, TimeDomain, domain_of, times_of
 
 

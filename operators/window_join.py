@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ..batch import take_rows
+from ..batch import empty_batch, record_batch, take_rows
 from ..errors import DataError, FlowError, LateError, nearest
-from .join import SIDES, JoinDriver, JoinSpec, Step, empty_batch, record_batch
+from .access import SIDES, JoinSpec
+from .join import JoinDriver
+from .numbering import Step
 from .times import TimeDomain, rescale, time_domain, times_of
 
 

@@ -122,6 +122,7 @@ cdef extern from "sequence.hpp" namespace "dovetail" nogil:
         int64_t* row_lo, int64_t* row_hi)
     int64_t c_expiry_bound "dovetail::expiry_bound"(
         const CWindow& window, int64_t rows, cbool has_time, int64_t time, const RowVector[int64_t]& times)
+    int64_t c_row_at "dovetail::row_at"(const RowVector[int64_t]& times, int64_t bound)
     size_t c_find_late "dovetail::find_late"(
         const int64_t* times, size_t n, uint64_t delay, cbool& any, int64_t& greatest, uint8_t* late, cbool& ascending)
 
@@ -156,6 +157,12 @@ cdef extern from "pairs.hpp" namespace "dovetail" nogil:
         int64_t first_row
     void c_merge_halves "dovetail::merge_halves"(
         const Half& left, const Half& right, int64_t* left_row, int64_t* right_row, int64_t* later)
+    cdef cppclass OrderedRun:
+        const int64_t* rank
+        const int64_t* tie
+        const int64_t* row
+        size_t n
+    void c_merge_runs "dovetail::merge_runs"(vector[OrderedRun]& runs, int64_t* row, int64_t* rank)
 
 
 cdef extern from "gather.hpp" namespace "dovetail" nogil:
@@ -268,6 +275,28 @@ cdef class RowTimes:
 
     def start_at(self, int64_t row):
         self.rows.start_at(row)
+
+    def places_of(self, const int64_t[::1] times):
+        """The first row at or after each of these times."""
+        cdef Py_ssize_t n = times.shape[0], i
+        cdef cnp.ndarray[int64_t, ndim=1] out = np.empty(n, np.int64)
+        cdef int64_t* place = <int64_t*>cnp.PyArray_DATA(out)
+        with nogil:
+            for i in range(n):
+                place[i] = c_row_at(self.rows, times[i])
+        return out
+
+    def at(self, const int64_t[::1] rows):
+        """The time of each of these rows, all of which are held."""
+        cdef Py_ssize_t n = rows.shape[0], i
+        cdef int64_t first = self.rows.first_row()
+        cdef cnp.ndarray[int64_t, ndim=1] out = np.empty(n, np.int64)
+        cdef int64_t* place = <int64_t*>cnp.PyArray_DATA(out)
+        cdef const int64_t* held = self.rows.data()
+        with nogil:
+            for i in range(n):
+                place[i] = held[rows[i] - first]
+        return out
 
     def check(self):
         self.rows.check()
@@ -650,6 +679,26 @@ def merge_halves(const int64_t[::1] left_probe, const int64_t[::1] left_row, con
     with nogil:
         c_merge_halves(left, right, left_place, right_place, later_place)
     return out_left, out_right, later
+
+
+def merge_runs(list runs):
+    """(row, rank) of some runs (rank, tie, row), each in the order of (rank, tie), in that order."""
+    cdef vector[OrderedRun] parts
+    cdef OrderedRun part
+    cdef const int64_t[::1] rank, tie, row
+    cdef Py_ssize_t n = 0
+    for rank, tie, row in runs:
+        _same_length(rank.shape[0], tie.shape[0], "merge_runs")
+        _same_length(rank.shape[0], row.shape[0], "merge_runs")
+        part.rank, part.tie, part.row, part.n = _i64(rank), _i64(tie), _i64(row), rank.shape[0]
+        parts.push_back(part)
+        n += rank.shape[0]
+    cdef cnp.ndarray[int64_t, ndim=1] out_row = np.empty(n, np.int64), out_rank = np.empty(n, np.int64)
+    cdef int64_t* row_place = <int64_t*>cnp.PyArray_DATA(out_row)
+    cdef int64_t* rank_place = <int64_t*>cnp.PyArray_DATA(out_rank)
+    with nogil:
+        c_merge_runs(parts, row_place, rank_place)
+    return out_row, out_rank
 
 
 def instructions():

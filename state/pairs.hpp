@@ -73,4 +73,29 @@ inline void merge_halves(const Half& left, const Half& right, int64_t* left_row,
   }
 }
 
+// Results of one cell, in the order of (rank, tie), and the row at which each is held.
+struct OrderedRun {
+  const int64_t* rank;
+  const int64_t* tie;
+  const int64_t* row;
+  size_t n;
+};
+
+// Merges the results of some cells, which are few, into one order. No two results are equal in rank and tie.
+inline void merge_runs(std::vector<OrderedRun>& runs, int64_t* row, int64_t* rank) {
+  runs.erase(std::remove_if(runs.begin(), runs.end(), [](const OrderedRun& run) { return run.n == 0; }), runs.end());
+  while (!runs.empty()) {
+    size_t least = 0;
+    for (size_t i = 1; i < runs.size(); ++i) {
+      const int64_t a = *runs[i].rank, b = *runs[least].rank;
+      if (a < b || (a == b && *runs[i].tie < *runs[least].tie)) least = i;
+    }
+    OrderedRun& run = runs[least];
+    *row++ = *run.row++;
+    *rank++ = *run.rank++;
+    ++run.tie;
+    if (--run.n == 0) runs.erase(runs.begin() + static_cast<std::ptrdiff_t>(least));
+  }
+}
+
 }  // namespace dovetail

@@ -45,7 +45,7 @@ def test_a_join_asks_for_its_keys_and_gathers_what_is_shown():
     runner = started(flow, Clock())
     driver = next(task.driver for task in runner.graph.tasks if task.node.kind == "join")
     assert driver.schema.names == ["z", "k_right"]
-    assert (driver.logs["left"].schema.names, driver.logs["right"].schema.names) == (["z"], ["k"])
+    assert (driver.cell.logs["left"].schema.names, driver.cell.logs["right"].schema.names) == (["z"], ["k"])
     finish(runner)
     assert (one.columns, other.columns) == ([["x", "z"]], [["k", "y"]])
 

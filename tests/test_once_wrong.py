@@ -9,7 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from dovetail import left, right
-from dovetail.operators.join import JoinDriver, JoinSpec, Step
+from dovetail.operators.access import JoinSpec
+from dovetail.operators.join import JoinDriver
+from dovetail.operators.numbering import Step
 from dovetail.state import WindowLog
 
 INDEXES = ("nested", "carousel", "hash", "auto")

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from dovetail import left, right
+from dovetail.operators.access import JoinSpec, choose_access
 from dovetail.operators.evaluate import Columns, truth
-from dovetail.operators.join import JoinSpec, choose_access
 from dovetail.operators.predicate import plan_predicate
 
 SCHEMA = pa.schema(

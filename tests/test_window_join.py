@@ -141,8 +141,8 @@ def test_only_columns_that_are_asked_for_are_kept_and_gathered():
     spec = join((left.x - right.x).abs() < 1, dt.last(9)).spec
     driver = JoinDriver(spec, ["k_right"])
     assert driver.schema.names == ["k_right"]
-    assert driver.logs["left"].schema.names == ["x"]  # the predicate decides on pairs as written
-    assert driver.logs["right"].schema.names == ["x", "k"]
+    assert driver.cell.logs["left"].schema.names == ["x"]  # the predicate decides on pairs as written
+    assert driver.cell.logs["right"].schema.names == ["x", "k"]
 
 
 @pytest.mark.parametrize("index", ["nested", "carousel", "hash"])

@@ -15,7 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from dovetail import left, right
-from dovetail.operators.join import JoinDriver, JoinSpec, Step
+from dovetail.operators.access import JoinSpec
+from dovetail.operators.join import JoinDriver
+from dovetail.operators.numbering import Step
 from dovetail.operators.sequencer import Merger
 from dovetail.operators.times import TimeDomain
 from dovetail.state import WindowLog, _native
@@ -239,7 +241,7 @@ def gather():
         "bench", {"left": schema, "right": schema}, left.c0 < right.c0, dt.last(10), {"left": None, "right": None}
     )
     driver = JoinDriver(wanted, ["c1"])
-    held = sorted({name for log in driver.logs.values() for name in log.schema.names})
+    held = sorted({name for log in driver.cell.logs.values() for name in log.schema.names})
     row("columns that a window keeps when `select` asks for one", ", ".join(held), "aim: the one")
 
 

@@ -1,0 +1,214 @@
+"""A join on several cells: what the side that deals out work does, and what a cell does, as pure machines.
+
+Problem: the rows of a step must reach all cells, their results must come back in order, and nothing may depend on how
+fast each of them is. Idea: the *head* numbers a step (operators/numbering.py) and gives the same message to every cell;
+a *cell* answers it in slices and then says that it is done; the head puts the slices of a step in order
+(operators/collecting.py) and moves on. What may be asked of which cell follows from the layout, which changes only
+between two steps.
+
+Neither half reads a clock, a socket or a process: messages are values, and a test hands them over itself. The shell
+that does is cells.py.
+
+Invariants: steps are dealt out and answered in order; at most `credit` steps are under way, so that the memory of what
+waits is bound; a cell forgets rows by the bounds that travel with a step, after its answers.
+"""
+
+__all__ = ["CellMachine", "Done", "Head", "Slice", "StepMessage"]
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from ..batch import START, Watermark
+from ..operators.access import SIDES, JoinSpec
+from ..operators.cell import Cell
+from ..operators.collecting import Collector, ties
+from ..operators.layouts import Balance, Layout, Pieces
+from ..operators.numbering import Half, Numbered, Numbering, Step, rank_of
+from ..operators.ranges import OTHER
+
+SAMPLE = 64
+"""Keys of a step, and side, by which the head learns where keys lie."""
+
+
+@dataclass(frozen=True)
+class StepMessage:
+    """New tuples for a cell, with their numbers."""
+
+    number: int
+    batches: dict[str, Sequence[pa.RecordBatch]]  # of a self-join only the left
+    first: dict[str, int]
+    row_lo: dict[str, np.ndarray]
+    row_hi: dict[str, np.ndarray]
+    bounds: dict[str, int]
+    pieces: dict[str, list[Pieces]] | None = None  # of `range`: from this step on
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Some results of a step. `later` and `tie` put them in order; without order they are empty."""
+
+    step: int
+    upto: int
+    data: pa.RecordBatch
+    later: np.ndarray
+    tie: np.ndarray
+
+
+@dataclass(frozen=True)
+class Done:
+    """A cell has answered a step."""
+
+    step: int
+    load: int = 0
+    sample: dict[str, np.ndarray] = field(default_factory=dict)
+    null_keys: int = 0
+    nbytes: int = 0
+
+
+class CellMachine:
+    """One cell: answers steps."""
+
+    def __init__(self, spec: JoinSpec, columns: Sequence[str], out_rows: int, layout: Layout, number: int) -> None:
+        self.spec, self.layout, self.number = spec, layout, number
+        self.cell = Cell(spec, columns, out_rows, layout.shares()[number])
+
+    def handle(self, message: StepMessage) -> Iterator[Slice | Done]:
+        """Answer a step. The iterator must be used up before the next one."""
+        spec, cell = self.spec, self.cell
+        if message.pieces is not None:
+            cell.take_over(self.layout.shares(message.pieces)[self.number])
+        batches = message.batches if not spec.self_join else dict.fromkeys(SIDES, message.batches["left"])
+        numbered = self._numbered(message)
+        with np.errstate(all="ignore"):
+            prepared = cell.prepare(batches)
+            probes = cell.store(batches, prepared, numbered)
+        for answer in cell.answers(probes):
+            for data, part in cell.gather(answer):
+                tie = ties(numbered.halves, numbered.total, part.left, part.right, part.later, spec.self_join)
+                yield Slice(message.number, part.upto, data, part.later, tie)
+        cell.expire(message.bounds)
+        sample = {}
+        if self.layout.name == "range" and self.number == 0:
+            keys = {side: cell.stored[side].key_of(prepared.new[side]) for side in SIDES}
+            sample = {side: found[:: max(1, len(found) // SAMPLE)] for side, found in keys.items()}
+        sides = SIDES[:1] if spec.self_join else SIDES
+        nulls = sum(cell.stored[side].null_keys for side in sides)
+        yield Done(message.number, cell.load, sample, nulls, cell.nbytes)
+
+    def _numbered(self, message: StepMessage) -> Numbered:
+        halves, total = {}, 0
+        for side in SIDES:
+            row_hi = message.row_hi[side]
+            if self.spec.self_join:
+                rank, total = np.arange(len(row_hi), dtype=np.int64), len(row_hi)
+            else:
+                rank, total = rank_of(row_hi, message.first[OTHER[side]]), total + len(row_hi)
+            halves[side] = Half(message.first[side], message.row_lo[side], row_hi, rank)
+        return Numbered(halves, total, np.empty(0, np.int64), message.bounds)
+
+
+@dataclass
+class _UnderWay:
+    number: int
+    times: np.ndarray
+    mark: Watermark
+    open: set[int]
+
+
+class Head:
+    """Deals out the steps of one join and puts the answers in order."""
+
+    def __init__(self, spec: JoinSpec, schema: pa.Schema, out_rows: int, layout: Layout, credit: int) -> None:
+        self.spec, self.layout, self.credit = spec, layout, credit
+        self.numbering = Numbering(spec)
+        self.collector = Collector(schema, layout.cells, out_rows)
+        self.balance = Balance(layout.cells) if layout.name == "range" and layout.cells > 1 else None
+        self.pieces: dict[str, list[Pieces]] | None = None  # for the next step
+        self.steps: deque[_UnderWay] = deque()
+        self.dealt = 0
+        self.watermark: Watermark = START
+        self.bounds: dict[str, int] | None = None
+        self.cell_bytes = [0] * layout.cells
+        self.cell_nulls = [0] * layout.cells
+        self.loads: dict[int, np.ndarray] = {}
+        self.samples: dict[int, dict[str, np.ndarray]] = {}
+        self.pairs = 0
+
+    @property
+    def full(self) -> bool:
+        """Tell whether no other step may be dealt out now."""
+        return len(self.steps) >= self.credit
+
+    @property
+    def idle(self) -> bool:
+        """Tell whether every step has been answered and handed on."""
+        return not self.steps
+
+    @property
+    def null_keys(self) -> int:
+        """Rows with a null or NaN in a key. Every cell looks at every row."""
+        return max(self.cell_nulls)
+
+    def deal(self, steps: dict[str, Step], mark: Watermark) -> StepMessage:
+        """Number the next step. Its results, and then the watermark `mark`, come out of `results`."""
+        numbered = self.numbering.number(steps)
+        bounds = numbered.bounds
+        if isinstance(mark, int):
+            bounds = self.numbering.advance(mark) or bounds
+        sides = SIDES[:1] if self.spec.self_join else SIDES
+        message = StepMessage(
+            self.dealt,
+            {side: [b for b in steps[side].batches if b.num_rows] for side in sides},
+            {side: numbered.halves[side].first for side in SIDES},
+            {side: numbered.halves[side].row_lo for side in SIDES},
+            {side: numbered.halves[side].row_hi for side in SIDES},
+            bounds,
+            self.pieces,
+        )
+        self.pieces = None
+        self.steps.append(_UnderWay(self.dealt, numbered.times, mark, set(range(self.layout.cells))))
+        self.collector.begin(self.dealt, numbered.total)
+        self.dealt += 1
+        return message
+
+    def take(self, cell: int, message: Slice | Done) -> None:
+        """Take what a cell has sent."""
+        if isinstance(message, Slice):
+            self.pairs += message.data.num_rows
+            self.collector.take(message.step, cell, message.upto, message.data, message.later, message.tie)
+            return
+        self.collector.done(message.step, cell)
+        step = next(step for step in self.steps if step.number == message.step)
+        step.open.discard(cell)
+        self.cell_bytes[cell], self.cell_nulls[cell] = message.nbytes, message.null_keys
+        if self.balance is not None:
+            self._weigh(cell, message, step)
+
+    def results(self) -> Iterator[tuple[pa.RecordBatch, "np.ndarray | None", Watermark]]:
+        """Hand out what may go on: results with their times, and after each step its watermark."""
+        while self.steps:
+            step = self.steps[0]
+            for data, later in self.collector.ready(step.number):
+                yield data, None if self.spec.time is None else step.times[later], self.watermark
+            if not self.collector.finished(step.number):
+                return
+            self.steps.popleft()
+            if step.mark > self.watermark:
+                self.watermark = step.mark
+                nothing = self.collector.schema.empty_table().to_batches()
+                data = nothing[0] if nothing else pa.RecordBatch.from_pylist([], schema=self.collector.schema)
+                yield data, None if self.spec.time is None else np.empty(0, np.int64), self.watermark
+
+    def _weigh(self, cell: int, message: Done, step: _UnderWay) -> None:
+        assert self.balance is not None
+        loads = self.loads.setdefault(message.step, np.zeros(self.layout.cells, np.int64))
+        loads[cell] = message.load
+        if message.sample:
+            self.samples[message.step] = message.sample
+        if not step.open:
+            found = self.balance.observe(self.loads.pop(message.step), self.samples.pop(message.step, {}))
+            self.pieces = found or self.pieces

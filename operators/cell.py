@@ -1,0 +1,514 @@
+"""A cell of a join: the rows of both windows that are its own, and the work of finding pairs among them.
+
+Problem: a join must be able to run on one core or on many, with the same results in the same order. Idea: a cell is
+told everything that depends on the rest of the stream, as numbers (numbering.py), and which rows are its own, as a
+share (layouts.py). It then
+
+1. computes keys, and the ranges of keys that each new tuple looks for (`prepare`: this can fail, and changes nothing);
+2. stores the new tuples of *both* sides that it keeps (`store`; from here on only a user's function or a lack of memory
+   can fail, and then the join cannot go on, as half of a step has been stored);
+3. probes each side with the new tuples of the other, a slice at a time; further tests filter the pairs, and what is
+   left of the predicate decides them as written (`answers`);
+4. gathers the columns that are asked for (`gather`);
+5. forgets what no later tuple can reach (`expire`).
+
+The batches themselves are kept whole by every cell: on one machine they are one copy in shared memory. A share decides
+which rows stand in the index, so that a pair is found by the one cell that has the older of its rows there.
+"""
+
+__all__ = ["Answer", "Cell", "Prepared"]
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ..batch import record_batch
+from ..state import WindowLog, _native
+from .access import SIDES, JoinSpec, choose_access, output_fields
+from .binding import Bound
+from .evaluate import Columns, truth
+from .layouts import Share
+from .numbering import NO_TIMES, Half, Numbered
+from .predicate import RangeTest, SidePlan
+from .ranges import OTHER, Ends
+
+UNION_PROBES = 4096
+"""Rows that a union of bands is probed for at once: their ranges are laid out anew for each call."""
+
+_NO_KEYS = np.empty(0, np.uint64)
+
+
+@dataclass(frozen=True, slots=True)
+class _NewRows:
+    """What is computed of new rows before any is stored: keys, which can match at all (None: all), nulls in keys."""
+
+    keys: "dict[RangeTest, np.ndarray]"
+    can: np.ndarray | None = None
+    null_keys: int = 0
+
+
+class _StoredSide:
+    """The rows of one side that a window holds: for each test its keys, and perhaps an index."""
+
+    def __init__(self, spec: JoinSpec, side: str, share: Share | None) -> None:
+        self.side, self.share = side, share
+        self.plan: SidePlan = spec.predicate.sides[side]
+        self.access = choose_access(spec, side)
+        self.conditions = spec.predicate.conditions[side]
+        self.remainder = self.plan.remainder_with(self.access.applied)
+        self.tests = tuple(dict.fromkeys((*self.access.probe, *self.access.filters)))
+        scanned = self.access.index == "nested"
+        # By row: tests that are looked at again once pairs are found.
+        self.keys = {test: _native.RowKeys() for test in (*self.access.filters, *self.remainder.tests)}
+        # By place: what a scan reads, of the rows that it must read. Places are rows until one is left out.
+        self.scanned = {test: _native.RowKeys() for test in self.access.probe} if scanned else {}
+        self.places: Any = None  # then RowTimes: the row at each place
+        self.rows = self.placed = 0  # rows that came, and places given out
+        self.index: Any = None if scanned else _native.Index(self.access.index)
+        self.borrows_index = False  # the other role of a self-join keeps the index for both
+        self.seen: deque[tuple[int, np.ndarray, np.ndarray | None]] = deque()  # keys of a share that can change
+        self.bound = 0
+        self.null_keys = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of keys and index."""
+        parts = [*self.keys.values(), *self.scanned.values(), self.places, self.index]
+        seen = sum(keys.nbytes + (0 if can is None else can.nbytes) for _, keys, can in self.seen)
+        return sum(part.nbytes for part in parts if part is not None) + seen
+
+    def prepare(self, columns: Columns, rows: int) -> _NewRows:
+        """Compute the new rows' keys, and which of them can match at all. Changes nothing."""
+        if rows == 0:
+            return _NewRows(dict.fromkeys(self.tests, _NO_KEYS))
+        can: np.ndarray | None = None
+        for condition in self.conditions:
+            can = _and(can, truth(condition, columns, rows))
+        has_keys: np.ndarray | None = None
+        computed: dict[str, tuple[np.ndarray, np.ndarray | None]] = {}
+        # Of all tests, also those that this access path does not use: a null in a key is counted whatever the index.
+        for test in self.plan.tests:
+            if test.key.name not in computed:
+                computed[test.key.name] = test.key.compute(columns, rows)
+                has_keys = _and(has_keys, computed[test.key.name][1])
+        keys = {test: computed[test.key.name][0] for test in self.tests}
+        can = _and(can, has_keys)
+        null_keys = 0 if has_keys is None else rows - int(has_keys.sum())
+        return _NewRows(keys, None if can is None or can.all() else can, null_keys)
+
+    def key_of(self, new: _NewRows) -> np.ndarray:
+        """Return the keys that the index goes by; any of the right length where there is none."""
+        probed = [new.keys[test] for test in self.access.probe]
+        if not probed:
+            return next(iter(new.keys.values()), _NO_KEYS)
+        return probed[0] if len(probed) == 1 or self.index is None else _native.combine_keys(probed)
+
+    def store(self, new: _NewRows, first: int, rows: int) -> int:
+        """Take the new rows in; return how many are this cell's."""
+        keys, can = new.keys, new.can
+        self.null_keys += new.null_keys
+        self.rows += rows
+        for test, column in self.keys.items():
+            column.append(keys[test])
+        if self.borrows_index:
+            return 0
+        key = self.key_of(new)
+        if self.share is not None and rows:
+            if self.index is not None:
+                self.seen.append((first, key, can))
+            can = _and(can, self.share.keeps(self.side, first, key if len(key) == rows else np.empty(rows, np.uint64)))
+        if self.index is not None:
+            numbers = np.arange(first, first + rows, dtype=np.int64)
+            if can is not None:
+                key, numbers = key[can], numbers[can]
+            self.index.insert(key, numbers)
+            return len(numbers)
+        return self._place(keys, can, first, rows)
+
+    def _place(self, keys: dict[RangeTest, np.ndarray], can: np.ndarray | None, first: int, rows: int) -> int:
+        if can is not None and self.places is None:
+            self.places = _native.RowTimes()
+            self.places.start_at(self.bound)
+            self.places.append(np.arange(self.bound, first))
+        numbers = np.arange(first, first + rows, dtype=np.int64) if self.places is not None else None
+        for test, column in self.scanned.items():
+            column.append(keys[test] if can is None else keys[test][can])
+        if numbers is not None:
+            numbers = numbers if can is None else numbers[can]
+            self.places.append(numbers)
+        self.placed += rows if numbers is None else len(numbers)
+        return rows if numbers is None else len(numbers)
+
+    def take_over(self, share: Share) -> None:
+        """Keep the rows of another share from now on: the index is built anew, of all rows that can still be met."""
+        self.share = share
+        if self.index is None or self.borrows_index:
+            return
+        parts = []
+        for first, keys, can in self.seen:
+            mine = _and(can, share.keeps(self.side, first, keys))
+            rows = np.arange(first, first + len(keys), dtype=np.int64)
+            mine = _and(mine, rows >= self.bound)
+            parts.append((keys[mine], rows[mine]))
+        index = _native.Index(self.access.index)
+        if parts:
+            index.build(np.concatenate([keys for keys, _ in parts]), np.concatenate([rows for _, rows in parts]))
+        index.expire(self.bound)
+        self.index = index
+
+    def scan(
+        self,
+        los: list[np.ndarray],
+        his: list[np.ndarray],
+        row_lo: np.ndarray,
+        row_hi: np.ndarray,
+        begin: int,
+        limit: int,
+    ) -> tuple[np.ndarray, np.ndarray, int]:
+        """Find the rows that are in all of some ranges, for probes from `begin` on; return also where it stopped."""
+        if self.places is not None:
+            row_lo, row_hi = self.places.places_of(row_lo), self.places.places_of(row_hi)
+        keys = list(self.scanned.values())
+        probe, row, upto = _native.scan_rows(keys, los, his, row_lo, row_hi, begin, len(row_lo), limit)
+        return probe, row if self.places is None else self.places.at(row), upto
+
+    def expire(self, bound: int) -> None:
+        """Forget rows below a bound."""
+        if bound <= self.bound:
+            return
+        self.bound = bound
+        place = bound if self.places is None else int(self.places.places_of(np.array([bound]))[0])
+        for column in self.keys.values():
+            column.expire(bound)
+        for column in (*self.scanned.values(), *([self.places] if self.places is not None else [])):
+            column.expire(place)
+        while self.seen and self.seen[0][0] + len(self.seen[0][1]) <= bound:
+            self.seen.popleft()
+        if self.index is not None:
+            self.index.expire(bound)
+
+    def check(self) -> None:
+        """Assert the invariants."""
+        for part in (*self.keys.values(), *self.scanned.values(), self.places, self.index):
+            if part is not None:
+                part.check()
+
+
+def _and(a: np.ndarray | None, b: np.ndarray | None) -> np.ndarray | None:
+    return b if a is None else a if b is None else a & b
+
+
+class _Probes:
+    """The new tuples of one side looking for rows of the other: pairs of a few at a time, in order."""
+
+    def __init__(
+        self, side: str, target: _StoredSide, columns: Columns, ends: dict[RangeTest, Ends], half: Half,
+        can: np.ndarray | None, total: int,
+    ) -> None:  # fmt: skip
+        self.target, self.columns, self.ends = target, columns, ends
+        self.row_lo, self.row_hi = half.row_lo, half.row_hi
+        self.rank, self.first, self.total = half.rank, half.first, total
+        self.next = 0
+        self.probe = self.row = NO_TIMES
+        self.probe_ends = self._index_ends()
+        if target.share is not None and len(self.rank):
+            lo, hi = self.probe_ends or (np.empty(len(self.rank), np.uint64),) * 2
+            can = _and(can, target.share.asks(side, self.first, lo, hi))
+        self.asked = len(self.rank) if can is None else int(can.sum())
+        if can is not None:
+            self.row_hi = np.where(can, self.row_hi, self.row_lo)
+
+    @property
+    def frontier(self) -> int:
+        """The rank below which every pair has been found."""
+        return int(self.rank[self.next]) if self.next < len(self.rank) else self.total
+
+    @property
+    def done(self) -> bool:
+        """True when nothing is left to find or to hand out."""
+        return self.next >= len(self.rank) and len(self.row) == 0
+
+    def _index_ends(self) -> tuple[np.ndarray, np.ndarray] | None:
+        access = self.target.access
+        if self.target.index is None:
+            return None
+        if len(access.probe) == 1:
+            return self.ends[access.probe[0]]
+        los, his = zip(*(self.ends[test] for test in access.probe), strict=True)
+        nothing = np.logical_or.reduce([lo > hi for lo, hi in zip(los, his, strict=True)])
+        key = _native.combine_keys(list(los))
+        low, high = key.copy(), key
+        low[nothing], high[nothing] = 1, 0
+        return low, high
+
+    def find(self, limit: int) -> None:
+        """Find the pairs of the next probes, until there are about `limit` candidates."""
+        target, begin, count = self.target, self.next, len(self.rank)
+        if target.index is None:
+            los, his = ([self.ends[test][i] for test in target.scanned] for i in (0, 1))
+            self.probe, self.row, self.next = target.scan(los, his, self.row_lo, self.row_hi, begin, limit)
+        else:
+            assert self.probe_ends is not None
+            lo, hi = self.probe_ends
+            if lo.ndim == 2:
+                self._find_union(lo, hi, limit)
+            else:
+                self.probe, self.row, self.next = target.index.probe(
+                    lo, hi, self.row_lo, self.row_hi, begin, count, limit
+                )
+        for test in target.access.filters:
+            lo, hi = self.ends[test]
+            kept = _native.filter_pairs(self.probe, self.row, target.keys[test], lo, hi, test.negated)
+            self.probe, self.row = self.probe[:kept], self.row[:kept]
+
+    def _find_union(self, lo: np.ndarray, hi: np.ndarray, limit: int) -> None:
+        """Probe once for each band, some thousand rows at a time; bring each row's finds into order."""
+        bands, until = len(lo), min(self.next + UNION_PROBES, len(self.rank))
+        mine = slice(self.next, until)
+        low, high = (np.ascontiguousarray(x[:, mine].T).ravel() for x in (lo, hi))
+        row_lo, row_hi = np.repeat(self.row_lo[mine], bands), np.repeat(self.row_hi[mine], bands)
+        probe, row, upto = self.target.index.probe(low, high, row_lo, row_hi, 0, len(low), limit)
+        answered = until - self.next if upto == len(low) else upto // bands
+        if answered == 0:  # one row has more than `limit`: it is answered whole
+            probe, row, upto = self.target.index.probe(low, high, row_lo, row_hi, 0, bands, 2**62)
+            answered = 1
+        probe = probe // bands + self.next
+        whole = probe < self.next + answered
+        probe, row = probe[whole], row[whole]
+        order = np.lexsort((row, probe))
+        self.probe, self.row = np.ascontiguousarray(probe[order]), np.ascontiguousarray(row[order])
+        self.next += answered
+
+    def unsure(self) -> np.ndarray:
+        """Return the places of the pairs that rounding may have let through."""
+        mask = np.zeros(len(self.row), bool)
+        for test in self.target.remainder.tests:
+            assert test.sure is not None
+            lo, hi = self.columns.once(test, partial(test.sure, self.columns, len(self.rank)))
+            _native.mark_outside(self.probe, self.row, self.target.keys[test], lo, hi, mask)
+        return np.flatnonzero(mask)
+
+    def keep(self, mask: np.ndarray) -> None:
+        """Keep the pairs that the remainder of the predicate allows."""
+        self.probe, self.row = self.probe[mask], self.row[mask]
+
+    def take(self, before_rank: int) -> tuple[np.ndarray, np.ndarray]:
+        """Hand out the pairs whose probe stands before a place in the order."""
+        if before_rank >= self.total:
+            taken, self.probe, self.row = (self.probe, self.row), NO_TIMES, NO_TIMES
+            return taken
+        until = int(np.searchsorted(self.rank, before_rank))
+        cut = int(np.searchsorted(self.probe, until))
+        taken = self.probe[:cut], self.row[:cut]
+        self.probe, self.row = self.probe[cut:], self.row[cut:]
+        return taken
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A step before it is stored: what is computed of the new tuples of both sides."""
+
+    rows: dict[str, int]
+    columns: dict[str, Columns]
+    new: dict[str, _NewRows]
+    ends: dict[str, dict[RangeTest, Ends]]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Some pairs, in order: their rows, and the rank of the later tuple of each. Before rank `upto` none is missing."""
+
+    left: np.ndarray
+    right: np.ndarray
+    later: np.ndarray
+    upto: int
+
+
+class Cell:
+    """A join of the rows that are its own. See the top of this file."""
+
+    def __init__(
+        self, spec: JoinSpec, columns: Sequence[str] | None = None, out_rows: int = 65_536, share: Share | None = None
+    ) -> None:
+        """`columns`: the output columns that are asked for (None: all); `share`: what is its own (None: all)."""
+        self.spec, self.out_rows = spec, out_rows
+        self.outputs = [f for f in output_fields(spec) if columns is None or f[2].name in set(columns)]
+        self.schema = pa.schema([field for _, _, field in self.outputs])
+        self.stored = {side: _StoredSide(spec, side, share) for side in SIDES}
+        self.logs = self._make_logs()
+        if share is None and spec.self_join and _same_storage(self.stored["left"], self.stored["right"]):
+            self.stored["right"].index = self.stored["left"].index
+            self.stored["right"].borrows_index = True
+        self._columns = {side: {name: i for i, name in enumerate(self.logs[side].schema.names)} for side in SIDES}
+        self._wanted = {side: [self._columns[side][c] for s, c, _ in self.outputs if s == side] for side in SIDES}
+        self.load = 0  # rows of the last step that it stored, and that asked it
+
+    def _make_logs(self) -> dict[str, WindowLog]:
+        """Keep the columns that results or the remainder of the predicate ask for, and no others."""
+        needed: dict[str, set[str]] = {side: {c for s, c, _ in self.outputs if s == side} for side in SIDES}
+        for stored in self.stored.values():
+            for conjunct in stored.remainder.conjuncts:
+                for side, name in conjunct.columns():
+                    needed[side].add(name)
+        if self.spec.self_join:
+            needed["left"] = needed["right"] = needed["left"] | needed["right"]
+        logs = {}
+        for side in SIDES:
+            schema = self.spec.schemas[side]
+            logs[side] = WindowLog(pa.schema([field for field in schema if field.name in needed[side]]))
+        if self.spec.self_join:
+            logs["right"] = logs["left"]
+        return logs
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the windows hold: rows, keys and indexes."""
+        logs = {id(log): log.nbytes for log in self.logs.values()}
+        shared = sum(s.index.nbytes for s in self.stored.values() if s.borrows_index)
+        return sum(logs.values()) + sum(s.nbytes for s in self.stored.values()) - shared
+
+    def check(self) -> None:
+        """Assert the invariants."""
+        for side in SIDES:
+            self.logs[side].check()
+            self.stored[side].check()
+
+    def prepare(self, batches: dict[str, Sequence[pa.RecordBatch]]) -> Prepared:
+        """Compute what is needed of new tuples. Changes nothing."""
+        rows = {side: sum(batch.num_rows for batch in batches[side]) for side in SIDES}
+        columns = {side: _columns_of(batches[side]) for side in SIDES}
+        new = {side: self.stored[side].prepare(columns[side], rows[side]) for side in SIDES}
+        ends = {
+            side: {
+                test: test.ends(columns[side], rows[side]) if rows[side] else (_NO_KEYS, _NO_KEYS)
+                for test in self.stored[OTHER[side]].tests
+            }
+            for side in SIDES
+        }
+        return Prepared(rows, columns, new, ends)
+
+    def store(
+        self, batches: dict[str, Sequence[pa.RecordBatch]], prepared: Prepared, numbered: Numbered
+    ) -> "list[_Probes]":
+        """Take new tuples in; return what is to be found for them."""
+        self.load = 0
+        for side in SIDES:
+            self.load += self.stored[side].store(prepared.new[side], numbered.halves[side].first, prepared.rows[side])
+        for side in SIDES[:1] if self.spec.self_join else SIDES:
+            log = self.logs[side]
+            for batch in batches[side]:
+                log.append(batch if batch.schema.names == log.schema.names else batch.select(log.schema.names))
+        probes = [
+            _Probes(
+                side, self.stored[OTHER[side]], prepared.columns[side], prepared.ends[side], numbered.halves[side],
+                prepared.new[side].can, numbered.total,
+            )
+            for side in SIDES
+        ]  # fmt: skip
+        self.load += sum(half.asked for half in probes)
+        return probes
+
+    def answers(self, probes: "list[_Probes]") -> Iterator[Answer]:
+        """Find the pairs of the new tuples, in order, at most `out_rows` at a time."""
+        left, right = probes
+        if left.total == 0:
+            return
+        while not (left.done and right.done):
+            for side, half in zip(SIDES, probes, strict=True):
+                if len(half.row) == 0 and half.next < len(half.rank):
+                    half.find(self.out_rows)
+                    self._decide(side, half)
+            cut = min(left.frontier, right.frontier)
+            left_probe, left_row = left.take(cut)
+            right_probe, right_row = right.take(cut)
+            if len(left_row) + len(right_row) == 0:
+                continue
+            left_rows, right_rows, later = _native.merge_halves(
+                left_probe, left_row, left.rank, left.first, right_probe, right_row, right.rank, right.first
+            )
+            for at in range(0, len(later), self.out_rows):
+                part = slice(at, at + self.out_rows)
+                more = at + self.out_rows < len(later)
+                upto = int(later[at + self.out_rows]) if more else cut
+                yield Answer(left_rows[part], right_rows[part], later[part], upto)
+
+    def gather(self, answer: Answer) -> Iterator[tuple[pa.RecordBatch, Answer]]:
+        """Fetch the columns of some pairs: at once, or in parts where texts would be longer than Arrow allows."""
+        try:
+            columns = {
+                side: self.logs[side].gather(self._wanted[side], rows)
+                for side, rows in zip(SIDES, (answer.left, answer.right), strict=True)
+            }
+        except OverflowError:
+            if len(answer.later) == 1:
+                raise
+            half = len(answer.later) // 2
+            for part, upto in ((slice(None, half), int(answer.later[half])), (slice(half, None), answer.upto)):
+                yield from self.gather(Answer(answer.left[part], answer.right[part], answer.later[part], upto))
+            return
+        arrays = [*columns["left"], *columns["right"]]
+        yield record_batch(arrays, self.schema, len(answer.later)), answer
+
+    def expire(self, bounds: dict[str, int]) -> None:
+        """Forget rows of each side below a bound."""
+        for side in SIDES:
+            self.stored[side].expire(bounds[side])
+            self.logs[side].expire(bounds[side])
+
+    def take_over(self, share: Share) -> None:
+        """Keep the rows of another share from now on."""
+        for stored in self.stored.values():
+            stored.take_over(share)
+
+    def _decide(self, side: str, half: "_Probes") -> None:
+        """Apply what is left of the predicate to the pairs that were found."""
+        remainder = half.target.remainder
+        if len(half.row) and remainder.always:
+            mask = self._truth_of(remainder.always, side, half.probe, half.row, half.first)
+            if not mask.all():
+                half.keep(mask)
+        if len(half.row) and remainder.unsure:
+            unsure = half.unsure()
+            if len(unsure):
+                mask = np.ones(len(half.row), bool)
+                mask[unsure] = self._truth_of(remainder.unsure, side, half.probe[unsure], half.row[unsure], half.first)
+                half.keep(mask)
+
+    def _truth_of(
+        self, conjuncts: tuple[Bound, ...], side: str, probe: np.ndarray, row: np.ndarray, first: int
+    ) -> np.ndarray:
+        rows = {side: probe + first, OTHER[side]: row}
+        columns = Columns(lambda which, name: self.logs[which].gather([self._columns[which][name]], rows[which])[0])
+        mask: np.ndarray | None = None
+        for conjunct in conjuncts:
+            mask = _and(mask, truth(conjunct, columns, len(row)))
+        assert mask is not None
+        return mask
+
+
+def _same_storage(left: _StoredSide, right: _StoredSide) -> bool:
+    """Tell whether both roles of a self-join would keep the same rows under the same keys."""
+
+    if left.index is None or left.access.index != right.access.index:
+        return False
+    # In order: the key of an index on several equalities depends on it.
+    if [test.key.name for test in left.access.probe] != [test.key.mirrored for test in right.access.probe]:
+        return False
+    # Rows with a null in any key, or that fail a condition, are not stored: the same ones must be missing.
+    keys = {test.key.name for test in left.plan.tests}, {test.key.mirrored for test in right.plan.tests}
+    conditions = {c.key for c in left.conditions}, {c.transposed().key for c in right.conditions}
+    return keys[0] == keys[1] and conditions[0] == conditions[1]
+
+
+def _columns_of(batches: Sequence[pa.RecordBatch]) -> Columns:
+    def load(_side: str, name: str) -> pa.Array:
+        if len(batches) == 1:
+            return batches[0].column(name)
+        return pa.concat_arrays([batch.column(name) for batch in batches])
+
+    return Columns(load)

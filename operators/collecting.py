@@ -1,0 +1,118 @@
+"""Collecting: the results of several cells, back in the order of one.
+
+Problem: the cells of a join answer a step each at its own pace, and results must leave in the order of their later
+tuple, then of the older one's row. Idea: each cell's results are in that order, and each slice says up to which rank
+nothing of that cell is missing. So what lies below the least of these can be merged and go on, while the rest waits.
+
+Invariants: steps leave one after the other; what waits is above the least frontier of its step. What waits is bound by
+what cells may send before it is acknowledged, not by the number of matches.
+Cost: where one cell alone has results they are handed on as they came; otherwise each is copied once.
+"""
+
+__all__ = ["Collector", "ties"]
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from ..state import WindowLog, _native
+from .numbering import Half
+
+Slice = tuple[pa.RecordBatch, np.ndarray]
+"""Some results, and the rank of each one's later tuple."""
+
+
+def ties(
+    halves: dict[str, Half], total: int, left: np.ndarray, right: np.ndarray, later: np.ndarray, self_join: bool
+) -> np.ndarray:
+    """Return what orders results with the same later tuple: the older one's row; in a self-join then the role."""
+    if self_join:
+        own = halves["left"].first + later
+        return (left + right - own) * 2 + (left != own)
+    from_left = np.zeros(total, bool)
+    from_left[halves["left"].rank] = True
+    return np.where(from_left[later], right, left)
+
+
+@dataclass
+class _Waiting:
+    """Results of one cell: slices of which the first `taken` rows have gone on."""
+
+    slices: deque[tuple[pa.RecordBatch, np.ndarray, np.ndarray]] = field(default_factory=deque)
+    taken: int = 0
+    upto: int = 0  # below this rank nothing is missing
+    done: bool = False
+
+    def below(self, rank: int) -> Iterator[tuple[pa.RecordBatch, np.ndarray, np.ndarray]]:
+        """Hand out what stands before a rank."""
+        while self.slices:
+            data, later, tie = self.slices[0]
+            until = len(later) if len(later) and later[-1] < rank else int(np.searchsorted(later, rank))
+            if until > self.taken:
+                part = slice(self.taken, until)
+                yield data.slice(self.taken, until - self.taken), later[part], tie[part]
+            if until < len(later):
+                self.taken = max(until, self.taken)
+                return
+            self.slices.popleft()
+            self.taken = 0
+
+
+class Collector:
+    """Puts results in order. A pure machine: `take` and `done` tell what came, `ready` hands out what may go on."""
+
+    def __init__(self, schema: pa.Schema, cells: int, out_rows: int) -> None:
+        self.schema, self.cells, self.out_rows = schema, cells, out_rows
+        self.steps: dict[int, tuple[int, list[_Waiting]]] = {}
+
+    def begin(self, step: int, total: int) -> None:
+        """A step was dealt out to all cells."""
+        self.steps[step] = total, [_Waiting() for _ in range(self.cells)]
+
+    def take(self, step: int, cell: int, upto: int, data: pa.RecordBatch, later: np.ndarray, tie: np.ndarray) -> None:
+        """Take results of a cell."""
+        waiting = self.steps[step][1][cell]
+        assert upto >= waiting.upto, "a cell's answers come in order"
+        waiting.slices.append((data, later, tie))
+        waiting.upto = upto
+
+    def done(self, step: int, cell: int) -> None:
+        """A cell has answered a step."""
+        total, cells = self.steps[step]
+        cells[cell].upto, cells[cell].done = total, True
+
+    def finished(self, step: int) -> bool:
+        """Tell whether all cells have answered a step and its results have gone on; then it is forgotten."""
+        if all(cell.done and not cell.slices for cell in self.steps[step][1]):
+            del self.steps[step]
+            return True
+        return False
+
+    def ready(self, step: int) -> Iterator[Slice]:
+        """Hand out the results of a step that nothing can come before any more."""
+        cells = self.steps[step][1]
+        cut = min(cell.upto for cell in cells)
+        runs = [list(cell.below(cut)) for cell in cells]
+        runs = [run for run in runs if run]
+        if not runs:
+            return
+        if len(runs) == 1:
+            yield from ((data, later) for data, later, _ in runs[0])
+            return
+        log = WindowLog(self.schema)
+        merging = []
+        for run in runs:
+            rows = []
+            for data, _, _ in run:
+                rows.append(np.arange(log.end_row, log.end_row + data.num_rows, dtype=np.int64))
+                log.append(data)
+            merging.append(tuple(np.concatenate(parts) for parts in (
+                [later for _, later, _ in run], [tie for _, _, tie in run], rows)))  # fmt: skip
+        row, later = _native.merge_runs(merging)
+        for at in range(0, len(row), self.out_rows):
+            part = slice(at, at + self.out_rows)
+            columns = log.gather(list(range(len(self.schema))), row[part])
+            yield pa.RecordBatch.from_arrays(columns, schema=self.schema), later[part]

@@ -1,0 +1,164 @@
+"""Layouts: each pair is found by one cell, whatever the layout, also while splitters move."""
+
+import itertools
+from collections import deque
+
+import dovetail as dt
+import numpy as np
+import pyarrow as pa
+import pytest
+from dovetail import left, right
+from dovetail.engine.parallel import CellMachine, Head
+from dovetail.errors import FlowError
+from dovetail.operators.access import SIDES, output_fields
+from dovetail.operators.layouts import PARTS, Balance, Layout, choose_layout, fitted_pieces
+from dovetail.operators.numbering import NO_TIMES, Step
+from hypothesis import given
+from hypothesis import strategies as st
+from running import expected_steps, ids, push_arguments, steps, window_join
+from streams import cases, examples
+
+
+class Spread:
+    """A join on several cells in this process, in place of a `JoinDriver`: messages are handed over in any order."""
+
+    def __init__(self, spec, layout, rng, moves=False):
+        columns = [field.name for _, _, field in output_fields(spec)]
+        self.spec, self.rng, self.moves = spec, rng, moves
+        self.machines = [CellMachine(spec, columns, 3, layout, i) for i in range(layout.cells)]
+        self.schema = self.machines[0].cell.schema
+        self.head = Head(spec, self.schema, 4, layout, credit=10)
+        self.out_rows = 3
+
+    def step(self, one, two=None):
+        sides = {"left": one, "right": one if self.spec.self_join else (two or Step((), NO_TIMES))}
+        if self.moves and self.head.layout.name == "range":
+            self.head.pieces = {side: self.any_pieces() for side in SIDES}
+        message = self.head.deal(sides, -(2**70))
+        answers = deque(machine.handle(message) for machine in self.machines)
+        numbers = deque(range(len(self.machines)))
+        while answers:
+            turn = self.rng.randint(0, len(answers))
+            answers.rotate(turn)
+            numbers.rotate(turn)
+            answer = next(answers[0], None)
+            if answer is None:
+                answers.popleft()
+                numbers.popleft()
+            else:
+                self.head.take(numbers[0], answer)
+                yield from ((data, times) for data, times, _ in self.head.results())
+        for machine in self.machines:
+            machine.cell.check()
+        assert self.head.idle
+
+    def any_pieces(self):
+        keys = np.array(
+            [self.rng.choice([2**63, 2**63 + 1, 2**63 + 5]) + self.rng.randint(-9, 9) for _ in range(20)], np.uint64
+        )
+        return fitted_pieces(keys, len(self.machines))
+
+
+def layouts_of(spec, cells):
+    for name in ("hash", "range", "matrix", "chain"):
+        try:
+            yield choose_layout(spec, cells, name)
+        except FlowError:
+            assert name in ("hash", "range")
+    if cells == 4:
+        yield Layout("matrix", "", 4, 1, 4)
+        yield Layout("matrix", "", 4, 4, 1)
+
+
+@pytest.mark.parametrize("cells", [2, 3, 4])
+@examples(3)
+@given(case=cases())
+def test_any_layout_finds_what_one_cell_finds(cells, case):
+    cut = steps(case)
+    expected = expected_steps(case, cut)
+    rng = case.rng("layout")
+    for index in ("auto", "bplus", "nested"):
+        try:
+            spec = window_join(case, index=index).spec
+        except dt.PredicateError:
+            continue
+        for layout in layouts_of(spec, cells):
+            join = window_join(case, index=index)
+            join._driver = Spread(spec, layout, rng, moves=rng.random() < 0.5)
+            assert [ids(join.push(**push_arguments(case, step))) for step in cut] == expected, (index, layout)
+
+
+def whose(pieces, key, row):
+    """The cells that keep a row."""
+    return [
+        i for i, mine in enumerate(pieces) for p in mine if p.low <= key <= p.high and p.begin <= row % PARTS < p.end
+    ]
+
+
+@examples(100)
+@given(
+    st.lists(st.sampled_from([0, 1, 2, 3, 7, 2**63, 2**64 - 1]) | st.integers(0, 2**64 - 1), min_size=1, max_size=60),
+    st.integers(1, 9),
+)
+def test_every_row_has_one_cell(keys, cells):
+    pieces = fitted_pieces(np.array(keys, np.uint64), cells)
+    assert len(pieces) == cells
+    looked = {0, 2**64 - 1, *keys, *(k + 1 for k in keys if k < 2**64 - 1), *(k - 1 for k in keys if k)}
+    for key, row in itertools.product(looked, range(70)):
+        assert len(whose(pieces, key, row)) == 1, (key, row, pieces)
+
+
+@pytest.mark.parametrize("cells", [2, 3, 4, 8])
+@pytest.mark.parametrize("kind", ["uniform", "gaussian", "zipf 1.5", "one key", "two keys"])
+def test_fitted_pieces_share_the_rows_evenly(kind, cells):
+    rng = np.random.default_rng(3)
+    keys = {
+        "uniform": rng.integers(0, 2**62, 4000),
+        "gaussian": (rng.normal(0.5, 0.1, 4000) * 2**62).astype(np.int64),
+        "zipf 1.5": np.minimum(rng.zipf(1.5, 4000), 2**60),
+        "one key": np.full(4000, 9),
+        "two keys": rng.integers(5, 7, 4000),
+    }[kind].astype(np.uint64)
+    pieces = fitted_pieces(keys, cells)
+    loads = np.zeros(cells)
+    for row, key in enumerate(keys.tolist()):
+        loads[whose(pieces, key, row)[0]] += 1
+    assert loads.max() <= 1.3 * loads.mean(), loads
+
+
+def test_splitters_follow_drifting_keys():
+    """The load of the fuller cell settles near the mean, and does not swing."""
+    rng, balance, pieces = np.random.default_rng(1), Balance(2, memory=4000), None
+    worst = []
+    for step in range(240):
+        keys = ((rng.normal(0.2 + step / 400, 0.05, 1000)) * 2**60).astype(np.uint64)
+        loads = np.zeros(2, np.int64)
+        for i, mine in enumerate(pieces or fitted_pieces(np.array([2**63], np.uint64), 2)):
+            loads[i] = sum(int(((keys >= p.low) & (keys <= p.high)).sum()) * (p.end - p.begin) // PARTS for p in mine)
+        worst.append(loads.max() / loads.mean())
+        found = balance.observe(loads, {"left": keys[::16], "right": keys[::16]})
+        pieces = found["left"] if found else pieces
+    assert balance.moves > 3
+    assert np.mean(worst[10:]) < 1.3, worst
+
+
+def spec_of(on, index="auto"):
+    schema = pa.schema([("k", pa.int64()), ("x", pa.float64())])
+    return dt.WindowJoin(schema, schema, on=on, window=dt.last(1000), index=index).spec
+
+
+def test_the_rule_for_layouts():
+    assert choose_layout(spec_of(left.k == right.k), 3).describe() == "hash on 3 cells"
+    assert choose_layout(spec_of((left.x - right.x).abs() <= 1), 2).describe() == "range on 2 cells"
+    assert choose_layout(spec_of(left.x < right.x), 6).describe() == "matrix 2 × 3 on 6 cells"
+    assert choose_layout(spec_of([left.x < right.x, left.k > right.k]), 4).describe() == "matrix 2 × 2 on 4 cells"
+    assert choose_layout(spec_of((left.x - right.x).abs() <= 1), 4, "chain").describe() == "chain on 4 cells"
+
+
+def test_a_layout_that_cannot_be_says_why():
+    with pytest.raises(FlowError, match='layout="hash" needs an equality.*layout="matrix"'):
+        choose_layout(spec_of(left.x < right.x), 2, "hash")
+    with pytest.raises(FlowError, match='layout="range" needs a range of one key'):
+        choose_layout(spec_of([left.x < right.x, left.k > right.k]), 2, "range")
+    with pytest.raises(FlowError, match="2 × 2 has 4 cells, not 3"):
+        choose_layout(spec_of(left.x < right.x), 3, "matrix", (2, 2))
