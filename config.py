@@ -40,6 +40,10 @@ class Options:
     """Bytes that may wait for a slower source before the ones ahead of it are no longer read. Large
     enough for a source that stutters, small beside the memory of a machine."""
 
+    arena_bytes: int = 1 << 30
+    """Bytes of shared memory, at most, for the windows and steps of a run with several workers, and as many for
+    the results of each worker. Taken piece by piece, when needed."""
+
     poll_seconds: float = 0.01
     """Seconds between two looks at sources that have nothing now. Short beside what a person notices,
     long beside the cost of a look."""

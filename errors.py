@@ -14,6 +14,8 @@ line where there is one), and what to do about it. The tree tells *when* somethi
     │   └── LateError                `WindowJoin.push` was given a row from before an earlier step
     ├── SourceError                  a source could not be read
     ├── SinkError                    a sink could not be written
+    ├── TransportError               a message or shared memory between processes went wrong
+    ├── WorkerError                  a worker process died, or failed in a way of its own
     └── UserFunctionError            a function of the user's raised, or returned what it must not
 
 What is found before the start is a `FlowError`; what only the data can show is one of the others.
@@ -29,9 +31,11 @@ __all__ = [
     "SinkError",
     "SourceError",
     "TimeError",
+    "TransportError",
     "UnsupportedError",
     "UserFunctionError",
     "WindowError",
+    "WorkerError",
     "nearest",
 ]
 
@@ -81,6 +85,14 @@ class SourceError(DovetailError):
 
 class SinkError(DovetailError):
     """A sink could not be written."""
+
+
+class TransportError(DovetailError):
+    """A message between processes was lost or damaged, or shared memory cannot be had."""
+
+
+class WorkerError(DovetailError):
+    """A worker process died."""
 
 
 class UserFunctionError(DovetailError):

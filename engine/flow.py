@@ -23,6 +23,7 @@ from ..operators.access import JoinSpec, output_fields, storable_type
 from ..operators.binding import bind, bind_predicate
 from ..operators.contracts import Sink, Source
 from ..operators.expressions import Column, Expression, caller
+from ..operators.layouts import LAYOUTS, choose_layout
 from ..operators.steps import Map, computed_type
 from ..operators.times import Duration, TimeDomain, parse_duration, time_domain
 from .explain import Explanation, explain
@@ -131,7 +132,8 @@ class Flow:
         Parameters
         ----------
         workers
-            Processes to use; this version runs in one.
+            Processes that joins are spread over. With 1 everything happens in this process; with more, sources and
+            sinks still do. Results are the same.
         checkpoint
             Not in this version: a crash ends the job.
         every
@@ -146,8 +148,8 @@ class Flow:
                 f"flow {self.name!r}: checkpoint={checkpoint!r} is not in this version; leave it out, and a crash "
                 "ends the job (files that were written are whole)"
             )
-        if workers != 1 or isinstance(workers, bool):
-            raise UnsupportedError(f"flow {self.name!r}: workers={workers!r}; this version runs in one process")
+        if not isinstance(workers, int) or isinstance(workers, bool) or workers < 1:
+            raise FlowError(f"flow {self.name!r}: workers={workers!r}; give a number of processes, at least 1")
         if options is not None and not isinstance(options, Options):
             raise FlowError(f"flow {self.name!r}: options={options!r}; write dt.Options(batch_rows=…)")
         if progress is not None and not callable(progress):
@@ -155,7 +157,7 @@ class Flow:
         seconds = float(parse_duration(every, f"flow {self.name!r}: every"))
         if seconds < 0:
             raise WindowError(f"flow {self.name!r}: every={every!r} is negative")
-        return run(self.name, self._sinks(), options or Options.from_environment(), seconds, progress)
+        return run(self.name, self._sinks(), options or Options.from_environment(), seconds, progress, workers)
 
     def explain(self) -> Explanation:
         """Return the plan as text; `.mermaid()` draws it, and notebooks show the drawing."""
@@ -337,7 +339,8 @@ class Stream:
         index
             "auto", or one of `dt.state.names()`. It never changes a result.
         layout
-            "auto"; layouts divide a join over several processes, and this version runs in one.
+            How the join is spread over several workers: "auto", "hash", "range", "matrix" or "chain". It never changes
+            a result; `explain()` says what was chosen and why.
         ordered
             False allows results in any order; only sinks and steps without state may follow.
         """
@@ -346,8 +349,8 @@ class Stream:
         self._same_flow(other, where)
         if how != "inner":
             raise UnsupportedError(f'{where}: how={how!r} is not in this version; use how="inner"')
-        if layout != "auto":
-            raise UnsupportedError(f'{where}: layout={layout!r} is not in this version; use layout="auto"')
+        if layout not in LAYOUTS:
+            raise FlowError(f"{where}: there is no layout {layout!r}; {nearest(str(layout), LAYOUTS)}")
         schemas = {"left": self.schema, "right": other.schema}
         domains = {"left": self._node.domain, "right": other._node.domain}
         for stream in (self, other):
@@ -358,7 +361,8 @@ class Stream:
         schema = pa.schema([field for _, _, field in output_fields(spec)])
         inputs = (self._node,) if itself else (self._node, other._node)
         node = JoinNode(name=step, inputs=inputs, schema=schema, domain=spec.time, where=caller(), spec=spec,
-                        ordered=spec.ordered)  # fmt: skip
+                        ordered=spec.ordered, layout=layout)  # fmt: skip
+        choose_layout(spec, 2, layout)  # one that this predicate does not allow is told now
         return self._flow._add(node)
 
     def write(self, sink: Sink, *, name: str | None = None) -> Any:

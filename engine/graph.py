@@ -119,9 +119,10 @@ class UnionNode(Node):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class JoinNode(Node):
-    """Pairs of two streams."""
+    """Pairs of two streams. `layout`: how it is spread over several workers, if there are."""
 
     spec: JoinSpec
+    layout: str = "auto"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -94,7 +94,7 @@ class CellMachine:
         sample = {}
         if self.layout.name == "range" and self.number == 0:
             keys = {side: cell.stored[side].key_of(prepared.new[side]) for side in SIDES}
-            sample = {side: found[:: max(1, len(found) // SAMPLE)] for side, found in keys.items()}
+            sample = {side: found[:: max(1, len(found) // SAMPLE)].copy() for side, found in keys.items()}
         sides = SIDES[:1] if spec.self_join else SIDES
         nulls = sum(cell.stored[side].null_keys for side in sides)
         yield Done(message.number, cell.load, sample, nulls, cell.nbytes)

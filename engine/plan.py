@@ -4,7 +4,7 @@ Columns are asked for from the sinks backwards: a step asks its input for what i
 on. So a source reads, a window keeps and a join gathers only what ends up somewhere.
 """
 
-__all__ = ["needed_columns", "source_groups"]
+__all__ = ["asked_of_input", "needed_columns", "source_groups"]
 
 from collections.abc import Sequence
 
@@ -24,11 +24,12 @@ def needed_columns(sinks: Sequence[WriteNode]) -> dict[int, set[str]]:
         if isinstance(node, ReadNode) and node.time is not None:
             mine.add(node.time)
         for i, before in enumerate(node.inputs):
-            needed[id(before)] |= _asked_of_input(node, i, mine)
+            needed[id(before)] |= asked_of_input(node, i, mine)
     return needed
 
 
-def _asked_of_input(node: Node, i: int, mine: set[str]) -> set[str]:
+def asked_of_input(node: Node, i: int, mine: set[str]) -> set[str]:
+    """Return the columns of its input i that a step reads or hands on, when these of its own are asked for."""
     if isinstance(node, FilterNode):
         return mine | {name for _, name in node.predicate.columns()}
     if isinstance(node, ComputeNode):

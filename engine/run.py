@@ -28,8 +28,10 @@ from ..batch import END, START, Batch, Watermark
 from ..config import Options
 from ..errors import DovetailError
 from ..monitoring import Status
+from ..operators.layouts import choose_layout
 from ..operators.times import TimeDomain
-from .graph import LateNode, MapNode, Node, Rate, WriteNode, reachable
+from .cells import ParallelJoin, Workers
+from .graph import JoinNode, LateNode, MapNode, Node, Rate, WriteNode, reachable
 from .plan import needed_columns, source_groups
 from .result import Result, StepReport
 from .tasks import ReadTask, SinkTask, Task, make_task, say_where
@@ -155,10 +157,17 @@ class _Graph:
     tick: Callable[[], None] = lambda: None  # called between any two batches, also in the middle of a step
 
     @classmethod
-    def of(cls, sinks: Sequence[WriteNode], options: Options) -> "_Graph":
+    def of(cls, sinks: Sequence[WriteNode], options: Options, workers: int) -> "_Graph":
         needed = needed_columns(sinks)
         nodes = reachable(list(sinks))
-        by_node = {id(node): make_task(node, needed[id(node)], options) for node in nodes}
+
+        def task_of(node: Node) -> Task:
+            if workers > 1 and isinstance(node, JoinNode):
+                layout = choose_layout(node.spec, workers, node.layout)
+                return ParallelJoin(node, needed[id(node)], options, layout)
+            return make_task(node, needed[id(node)], options)
+
+        by_node = {id(node): task_of(node) for node in nodes}
         graph = cls(list(by_node.values()))
         for node in nodes:
             for port, before in enumerate(node.inputs):
@@ -191,11 +200,13 @@ class Runner:
     def __init__(
         self, name: str, sinks: Sequence[WriteNode], options: Options, every: float,
         progress: Callable[[Status], None] | None = None, clock: Callable[[], float] = time.monotonic,
-        pause: Callable[[float], None] = time.sleep,
+        pause: Callable[[float], None] = time.sleep, workers: int = 1,
     ) -> None:  # fmt: skip
         self.name, self.options, self.every, self.progress = name, options, every, progress
         self.clock, self.pause = clock, pause
-        self.graph = _Graph.of(sinks, options)
+        self.graph = _Graph.of(sinks, options, workers)
+        self.joins = [task for task in self.graph.tasks if isinstance(task, ParallelJoin)]
+        self.workers = Workers(workers, options) if self.joins else None
         self.graph.tick = self.tick
         self.interrupted: Callable[[], bool] = lambda: False
         reads = {id(task.node): SourceState(task) for task in self.graph.tasks if isinstance(task, ReadTask)}
@@ -205,7 +216,11 @@ class Runner:
         self.started = self.committed = self.shown = clock()
 
     def open(self) -> None:
-        """Open every source and sink."""
+        """Open every source and sink, and start the workers."""
+        if self.workers is not None:
+            for number, join in enumerate(self.joins):
+                join.workers, join.number = self.workers, number
+            self.workers.start(self.joins)
         for task in self.graph.tasks:
             with _told(task.node):
                 if isinstance(task, ReadTask):
@@ -218,8 +233,8 @@ class Runner:
             state.opened = self.clock()
 
     def finished(self) -> bool:
-        """Tell whether every source has ended."""
-        return all(state.task.ended for state in self._sources())
+        """Tell whether every source has ended, and nothing is under way."""
+        return all(state.task.ended for state in self._sources()) and all(join.idle for join in self.joins)
 
     def delivered(self) -> bool:
         """Tell whether every sink was given all there is: sources may have ended in the middle of a last long step."""
@@ -227,9 +242,32 @@ class Runner:
 
     def round(self) -> bool:
         """Read one batch from each group; return False if there was nothing anywhere."""
+        if self.workers is not None:
+            self._collect()
+            if self.workers.short or any(join.full for join in self.joins):
+                self.workers.wait(self.options.poll_seconds)
+                self.tick()
+                return True
         worked = [self._read_one(group) for group in self.groups]
         self.tick()
         return any(worked)
+
+    def rest(self) -> None:
+        """Wait a little: for the workers, or where there are none, for the sources."""
+        if self.workers is not None and not all(join.idle for join in self.joins):
+            self.workers.wait(self.options.poll_seconds)
+        else:
+            self.pause(self.options.poll_seconds)
+
+    def _collect(self) -> None:
+        """Hand on what the workers have answered: that of the last joins first, so that there is room behind them."""
+        assert self.workers is not None
+        self.workers.pump()
+        for join in reversed(self.joins):
+            with _told(join.node):
+                for batch in join.collect():
+                    self.graph.push(join, batch)
+                    self.tick()
 
     def tick(self) -> None:
         """Do what is due: commit, show progress, or stop."""
@@ -252,6 +290,8 @@ class Runner:
     def close(self, *, failed: bool) -> list[DovetailError]:
         """Close everything; after a failure drop what no one has seen. Return what went wrong in that."""
         problems: list[DovetailError] = []
+        if self.workers is not None:
+            self.workers.stop(kill=failed)
         for task in self.graph.tasks:
             end: Any = task.reader if isinstance(task, ReadTask) else getattr(task, "writer", None)
             if end is None:
@@ -354,10 +394,15 @@ def _shown(task: Task) -> str:
 
 
 def run(
-    name: str, sinks: Sequence[WriteNode], options: Options, every: float, progress: Callable[[Status], None] | None
+    name: str,
+    sinks: Sequence[WriteNode],
+    options: Options,
+    every: float,
+    progress: Callable[[Status], None] | None,
+    workers: int = 1,
 ) -> Result:
     """Run a flow to its end, or until Ctrl-C."""
-    runner = Runner(name, sinks, options, every, progress)
+    runner = Runner(name, sinks, options, every, progress, workers=workers)
     try:
         with _Interrupt(tell=progress is not None) as interrupt:
             runner.interrupted = lambda: interrupt.asked
@@ -366,7 +411,7 @@ def run(
             with contextlib.suppress(_Stopped):
                 while not runner.finished():
                     if not runner.round():
-                        runner.pause(options.poll_seconds)
+                        runner.rest()
             if not runner.delivered():
                 outcome = "stopped"
             runner.commit(last=True)

@@ -6,7 +6,7 @@ yielded says so. The run pulls what a task yields one batch at a time and hands 
 join with a million results for a step never holds more than a slice of them.
 """
 
-__all__ = ["ReadTask", "SinkTask", "Task", "make_task"]
+__all__ = ["JoinTask", "ReadTask", "SinkTask", "Task", "make_task"]
 
 from collections.abc import Iterator
 
@@ -141,7 +141,7 @@ class _Stateless(Task):
         yield self.step(batch)
 
 
-class _Merging(Task):
+class Merging(Task):
     """What a union and a join share: inputs that wait for each other."""
 
     def __init__(self, node: Node, inputs: int) -> None:
@@ -172,7 +172,7 @@ class _Merging(Task):
         return END if all(self.ended) else START
 
 
-class _Union(_Merging):
+class _Union(Merging):
     def __init__(self, node: UnionNode, columns: set[str]) -> None:
         super().__init__(node, len(node.inputs))
         self.schema = pa.schema([field for field in node.schema if field.name in columns])
@@ -200,9 +200,23 @@ class _Union(_Merging):
         yield Batch(data, times, mark)
 
 
-class _Join(_Merging):
+class JoinTask(Merging):
+    """What a join here and one on several cells share: steps out of what comes in."""
+
     node: JoinNode
 
+    def steps(self, port: int, batch: Batch) -> tuple[Step, Step]:
+        """Return the new tuples of both sides whose turn has come."""
+        nothing = Step((), np.empty(0, np.int64) if self.node.domain else None)
+        if self.merger is not None:
+            self.merger.put(port, batch)
+            left, right = self.merger.release()
+            return left, right
+        mine = Step((batch.data,) if batch.num_rows else (), batch.times)
+        return (mine, nothing) if port == 0 else (nothing, mine)
+
+
+class _Join(JoinTask):
     def __init__(self, node: JoinNode, columns: set[str], options: Options) -> None:
         super().__init__(node, len(node.inputs))
         self.driver = JoinDriver(node.spec, sorted(columns), options.out_rows)
@@ -219,7 +233,7 @@ class _Join(_Merging):
 
     def process(self, port: int, batch: Batch) -> Iterator[Batch]:
         """Join the rows whose turn has come."""
-        left, right = self._steps(port, batch)
+        left, right = self.steps(port, batch)
         mark = self.mark(port, batch)
         if left.rows or right.rows:
             for data, times in self.driver.step(left, right):
@@ -229,15 +243,6 @@ class _Join(_Merging):
         if mark > self.watermark:
             times = None if self.node.domain is None else np.empty(0, np.int64)
             yield Batch(empty_batch(self.driver.schema), times, mark)
-
-    def _steps(self, port: int, batch: Batch) -> tuple[Step, Step]:
-        nothing = Step((), np.empty(0, np.int64) if self.node.domain else None)
-        if self.merger is not None:
-            self.merger.put(port, batch)
-            left, right = self.merger.release()
-            return left, right
-        mine = Step((batch.data,) if batch.num_rows else (), batch.times)
-        return (mine, nothing) if port == 0 else (nothing, mine)
 
 
 EPOCH_ROWS = 1_000_000
@@ -286,7 +291,7 @@ class SinkTask(Task):
 
 
 def make_task(node: Node, columns: set[str], options: Options) -> Task:
-    """Make the running half of a node; `columns` of it are asked for."""
+    """Make the running half of a node, in this process; `columns` of it are asked for."""
     if isinstance(node, ReadNode):
         return ReadTask(node, columns, options)
     if isinstance(node, FilterNode):

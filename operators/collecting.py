@@ -2,7 +2,8 @@
 
 Problem: the cells of a join answer a step each at its own pace, and results must leave in the order of their later
 tuple, then of the older one's row. Idea: each cell's results are in that order, and each slice says up to which rank
-nothing of that cell is missing. So what lies below the least of these can be merged and go on, while the rest waits.
+nothing of that cell is missing; up to its own last result nothing is missing either, also where one tuple has a million
+of them. So what lies below the least of these places can be merged and go on, while the rest waits.
 
 Invariants: steps leave one after the other; what waits is above the least frontier of its step. What waits is bound by
 what cells may send before it is acknowledged, not by the number of matches.
@@ -20,6 +21,8 @@ import pyarrow as pa
 
 from ..state import WindowLog, _native
 from .numbering import Half
+
+_LEAST = -(2**63)
 
 Slice = tuple[pa.RecordBatch, np.ndarray]
 """Some results, and the rank of each one's later tuple."""
@@ -43,14 +46,16 @@ class _Waiting:
 
     slices: deque[tuple[pa.RecordBatch, np.ndarray, np.ndarray]] = field(default_factory=deque)
     taken: int = 0
-    upto: int = 0  # below this rank nothing is missing
+    frontier: tuple[int, int] = (0, _LEAST)  # below this (rank, tie) nothing is missing
     done: bool = False
+    handed_on: int = 0  # slices, since somebody asked
 
-    def below(self, rank: int) -> Iterator[tuple[pa.RecordBatch, np.ndarray, np.ndarray]]:
-        """Hand out what stands before a rank."""
+    def below(self, frontier: tuple[int, int]) -> Iterator[tuple[pa.RecordBatch, np.ndarray, np.ndarray]]:
+        """Hand out what stands before a place in the order."""
         while self.slices:
             data, later, tie = self.slices[0]
-            until = len(later) if len(later) and later[-1] < rank else int(np.searchsorted(later, rank))
+            first, last = np.searchsorted(later, frontier[0], "left"), np.searchsorted(later, frontier[0], "right")
+            until = int(first + np.searchsorted(tie[first:last], frontier[1]))
             if until > self.taken:
                 part = slice(self.taken, until)
                 yield data.slice(self.taken, until - self.taken), later[part], tie[part]
@@ -59,6 +64,7 @@ class _Waiting:
                 return
             self.slices.popleft()
             self.taken = 0
+            self.handed_on += 1
 
 
 class Collector:
@@ -67,6 +73,7 @@ class Collector:
     def __init__(self, schema: pa.Schema, cells: int, out_rows: int) -> None:
         self.schema, self.cells, self.out_rows = schema, cells, out_rows
         self.steps: dict[int, tuple[int, list[_Waiting]]] = {}
+        self._of_finished = [0] * cells
 
     def begin(self, step: int, total: int) -> None:
         """A step was dealt out to all cells."""
@@ -75,26 +82,40 @@ class Collector:
     def take(self, step: int, cell: int, upto: int, data: pa.RecordBatch, later: np.ndarray, tie: np.ndarray) -> None:
         """Take results of a cell."""
         waiting = self.steps[step][1][cell]
-        assert upto >= waiting.upto, "a cell's answers come in order"
         waiting.slices.append((data, later, tie))
-        waiting.upto = upto
+        own = (int(later[-1]), int(tie[-1]) + 1) if len(later) else (0, _LEAST)
+        assert max((upto, _LEAST), own) >= waiting.frontier, "a cell's answers come in order"
+        waiting.frontier = max((upto, _LEAST), own)
 
     def done(self, step: int, cell: int) -> None:
         """A cell has answered a step."""
         total, cells = self.steps[step]
-        cells[cell].upto, cells[cell].done = total, True
+        cells[cell].frontier, cells[cell].done = (total, _LEAST), True
+
+    def handed_on(self) -> list[int]:
+        """Return how many slices of each cell have gone on since this was asked last."""
+        counts = [0] * self.cells
+        for _, cells in self.steps.values():
+            for i, cell in enumerate(cells):
+                counts[i] += cell.handed_on
+                cell.handed_on = 0
+        for i, count in enumerate(self._of_finished):
+            counts[i] += count
+        self._of_finished = [0] * self.cells
+        return counts
 
     def finished(self, step: int) -> bool:
         """Tell whether all cells have answered a step and its results have gone on; then it is forgotten."""
         if all(cell.done and not cell.slices for cell in self.steps[step][1]):
-            del self.steps[step]
+            for i, cell in enumerate(self.steps.pop(step)[1]):
+                self._of_finished[i] += cell.handed_on
             return True
         return False
 
     def ready(self, step: int) -> Iterator[Slice]:
         """Hand out the results of a step that nothing can come before any more."""
         cells = self.steps[step][1]
-        cut = min(cell.upto for cell in cells)
+        cut = min(cell.frontier for cell in cells)
         runs = [list(cell.below(cut)) for cell in cells]
         runs = [run for run in runs if run]
         if not runs:

@@ -1,0 +1,326 @@
+"""The side of a run that has workers: it starts them, hands steps out, takes answers, and notices deaths.
+
+The shell around `Head` (parallel.py): sockets, processes and the arena are here, decisions are there. One `Workers`
+serves all joins of a run; worker i has cell i of each.
+
+A death is an end: every wait of this side also waits for the workers' processes (their file descriptors become readable
+when they end), so that a worker that is gone is seen at once, whatever was going on.
+"""
+
+__all__ = ["ParallelJoin", "Workers"]
+
+import contextlib
+import os
+import signal
+import sys
+import uuid
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import multiprocess
+import pyarrow as pa
+import zmq
+
+from .. import errors
+from ..batch import START, Batch, Watermark
+from ..config import Options
+from ..errors import DovetailError, TransportError, WorkerError
+from ..operators.access import SIDES, output_fields
+from ..operators.layouts import Layout
+from ..operators.numbering import Step
+from ..transport import INLINE, Arena, Block, Channel, Reader, RunFolder
+from . import codec, worker
+from .graph import JoinNode
+from .parallel import Done, Head, Slice, StepMessage
+from .plan import asked_of_input
+from .tasks import JoinTask
+
+STEPS_UNDER_WAY = 4
+"""Steps that the cells of a join may have before them: enough that none waits for the head, few enough that what waits
+to be put in order stays small."""
+
+START_SECONDS = 60.0
+"""How long a worker may take to come up: long enough for a machine that starts many at once from a cold disk."""
+
+
+@dataclass
+class _Worker:
+    process: Any
+    channel: Channel
+    core: int | None
+
+
+class Workers:
+    """Worker processes, started and stopped together."""
+
+    def __init__(self, count: int, options: Options) -> None:
+        self.count, self.options = count, options
+        self.folder = RunFolder()
+        self.context: zmq.Context[Any] = zmq.Context()
+        self.workers: list[_Worker] = []
+        self.joins: list[ParallelJoin] = []
+        self.boards: list[Any] = []
+        self.stack = contextlib.ExitStack()
+
+    def start(self, joins: "Sequence[ParallelJoin]") -> None:
+        """Start the processes; return when all of them are there."""
+        self.joins = list(joins)
+        self.stack.enter_context(self.folder)
+        path, job = self.folder.path, zlib.crc32(uuid.uuid4().bytes)
+        self.arena = Arena(path, "head", self.options.arena_bytes)
+        parts = tuple(join.part() for join in joins)
+        spawn = multiprocess.get_context("spawn")
+        cores = sorted(os.sched_getaffinity(0))
+        for number in range(self.count):
+            core = cores[number % len(cores)] if self.count > 1 else None
+            address = f"ipc://{path}/worker-{number}.sock"
+            socket = self.context.socket(zmq.DEALER)
+            socket.setsockopt(zmq.LINGER, 0)
+            socket.set_hwm(0)
+            socket.bind(address)
+            channel = Channel(
+                socket, job=job, generation=0, edge=number, arena=self.arena, reader=Reader(path, f"worker-{number}")
+            )
+            board = self._board(f"{path.name}-{number}")
+            start = worker.Start(
+                number, job, 0, path, address, os.getpid(), core, self.options.arena_bytes, self.options.out_rows,
+                parts, board,
+            )  # fmt: skip
+            process = spawn.Process(target=worker.main, args=(start,), name=f"dovetail-worker-{number}", daemon=True)
+            try:
+                with _without_main():
+                    process.start()
+            except (TypeError, AttributeError, ImportError, ValueError) as error:
+                raise DovetailError(
+                    f"a step of this flow cannot be sent to another process: {error}; "
+                    "use functions that hold no open files, locks or connections, or run with workers=1"
+                ) from error
+            self.workers.append(_Worker(process, channel, core))
+        for number in range(self.count):
+            self._wait_for_hello(number)
+
+    def _board(self, name: str) -> str:
+        from shared_memory_dict import SharedMemoryDict
+
+        self.folder.note_board(f"sm_{name}")
+        self.boards.append(SharedMemoryDict(name, 4096))
+        return name
+
+    def _wait_for_hello(self, number: int) -> None:
+        while True:
+            ready = self.wait(START_SECONDS, only=number)
+            if not ready:
+                raise WorkerError(
+                    f"worker {number} did not come up in {START_SECONDS:.0f} s; {self._last_words(number)}"
+                )
+            message = self.workers[number].channel.receive()
+            if message is not None and message.kind == codec.HELLO:
+                return
+            if message is not None:
+                self._raise(number, message.meta)
+
+    def wait(self, seconds: float, only: int | None = None) -> bool:
+        """Wait for a message of any worker; raise if one has died. Return whether there is a message."""
+        poller = zmq.Poller()
+        for number, each in enumerate(self.workers):
+            if only is None or only == number:
+                poller.register(each.channel.socket, zmq.POLLIN)
+            poller.register(each.process.sentinel, zmq.POLLIN)
+        ready = dict(poller.poll(seconds * 1000))
+        sockets = {each.channel.socket for each in self.workers}
+        if any(found in sockets for found in ready):
+            return True
+        for number, each in enumerate(self.workers):
+            if each.process.sentinel in ready:
+                self._died(number)
+        return False
+
+    def deal(self, join: int, message: StepMessage) -> None:
+        """Send a step to all cells; what it holds is written once."""
+        kind, meta, parts = codec.encode(message)
+        stored = [self._store(part, join) for part in parts]
+        for each in self.workers:
+            each.channel.send(kind, {**meta, "join": join}, stored)
+
+    @property
+    def short(self) -> bool:
+        """Tell whether so much of the arena is in use that nothing should be read before the cells have gone on."""
+        return self.arena.held > 0.8 * self.options.arena_bytes and not all(join.idle for join in self.joins)
+
+    def _store(self, part: Any, join: int) -> Any:
+        stored = self.workers[0].channel.store(part, self.count)
+        full = not isinstance(stored, Block) and memoryview(part).nbytes > INLINE
+        if full and all(other.answered for other in self.joins):
+            raise TransportError(  # nothing that is under way will make room
+                f"{self.joins[join].node.label}: its windows do not fit the {self.options.arena_bytes:,} bytes of "
+                f"shared memory that a run may use ({self.arena.held:,} are held); allow more with "
+                "dt.Options(arena_bytes=…), make the window smaller, or run with workers=1"
+            )
+        return stored  # what finds no room now travels inside its message
+
+    def pump(self) -> bool:
+        """Take every message that has come; return whether there was one."""
+        some = False
+        for number, each in enumerate(self.workers):
+            while (message := each.channel.receive()) is not None:
+                some = True
+                if message.kind == codec.ERROR:
+                    self._raise(number, message.meta)
+                if message.kind not in (codec.SLICE, codec.DONE):
+                    continue
+                join = self.joins[message.meta["join"]]
+                read = codec.decode(message.kind, message.meta, message.parts, join.node.spec, join.schema, join.inputs)
+                assert isinstance(read, Slice | Done)
+                join.head.take(number, read)
+        return some
+
+    def acknowledge(self, join: int) -> None:
+        """Let the cells of a join go on: what they sent has been handed on."""
+        for each, count in zip(self.workers, self.joins[join].head.collector.handed_on(), strict=True):
+            if count:
+                each.channel.send(codec.ACK, {"slices": [(join, count)]})
+            else:
+                each.channel.give_back(codec.FREED)
+
+    def status(self) -> list[dict[str, Any]]:
+        """Return what each worker says of itself."""
+        return [dict(board) for board in self.boards]
+
+    def stop(self, *, kill: bool = False) -> None:
+        """Stop the processes, and remove what the run left in memory."""
+        for each in self.workers:
+            if kill:
+                each.process.kill()
+            elif each.process.is_alive():
+                with contextlib.suppress(zmq.ZMQError):
+                    each.channel.send(codec.STOP, {})
+        for each in self.workers:
+            each.process.join(None if kill else 5.0)
+            if each.process.is_alive():
+                each.process.kill()
+                each.process.join()
+            each.process.close()
+            each.channel.socket.close()
+        self.workers = []
+        self.context.destroy(linger=0)
+        for board in self.boards:
+            board.shm.close()
+            board.shm.unlink()
+        self.boards = []
+        self.stack.close()
+
+    def _died(self, number: int) -> None:
+        each = self.workers[number]
+        while (message := each.channel.receive()) is not None:
+            if message.kind == codec.ERROR:
+                self._raise(number, message.meta)
+        each.process.join(1.0)
+        code = each.process.exitcode
+        how = f"signal {-code} ({signal.Signals(-code).name})" if code is not None and code < 0 else f"exit code {code}"
+        raise WorkerError(
+            f"worker {number} (process {each.process.pid}, core {each.core}) died of {how}; {self._last_words(number)}"
+        )
+
+    def _last_words(self, number: int) -> str:
+        path = self.folder.path / f"worker-{number}.err"
+        lines = path.read_text(errors="replace").splitlines()[-20:] if path.exists() else []
+        return "the last it wrote:\n" + "\n".join(lines) if lines else "it wrote nothing to stderr"
+
+    def _raise(self, number: int, meta: dict[str, Any]) -> None:
+        kind = getattr(errors, meta["type"], None)
+        text = meta["text"] if kind is not None else f"{meta['type']}: {meta['text']}"
+        if meta["join"] is not None and self.joins[meta["join"]].node.label not in text:
+            text = f"{self.joins[meta['join']].node.label}: {text}"
+        error: DovetailError = (kind or DovetailError)(text)
+        for note in meta["notes"]:
+            error.add_note(note)
+        error.add_note(f"It happened in worker {number}:\n{meta['traceback']}")
+        raise error
+
+
+@contextlib.contextmanager
+def _without_main() -> Iterator[None]:
+    """Start processes that do not run the user's script again: what they need of it is sent to them by value."""
+    main = sys.modules["__main__"]
+    hidden = {name: getattr(main, name) for name in ("__file__", "__spec__") if getattr(main, name, None) is not None}
+    try:
+        for name in hidden:
+            setattr(main, name, None)
+        yield
+    finally:
+        for name, value in hidden.items():
+            setattr(main, name, value)
+
+
+class ParallelJoin(JoinTask):
+    """A join whose cells are in other processes. What it takes is dealt out; `collect` yields what has come back."""
+
+    def __init__(self, node: JoinNode, columns: set[str], options: Options, layout: Layout) -> None:
+        super().__init__(node, len(node.inputs))
+        self.columns, self.layout = sorted(columns), layout
+        self.schema = pa.schema([f for _, _, f in output_fields(node.spec) if f.name in columns])
+        self.inputs = {}
+        for i, side in enumerate(SIDES[: len(node.inputs)]):
+            wanted = asked_of_input(node, i, columns)
+            self.inputs[side] = pa.schema([f for f in node.spec.schemas[side] if f.name in wanted])
+        self.head = Head(node.spec, self.schema, options.out_rows, layout, STEPS_UNDER_WAY)
+        self.workers: Workers | None = None
+        self.number = 0
+        self.promised: Watermark = START
+        self.results: Iterator[Any] | None = None
+
+    def part(self) -> worker.JoinPart:
+        """Return what a worker must know."""
+        return worker.JoinPart(self.node.spec, self.columns, self.inputs, self.layout)
+
+    @property
+    def full(self) -> bool:
+        """Tell whether it should not be given more now."""
+        return self.head.full
+
+    @property
+    def idle(self) -> bool:
+        """Tell whether nothing is under way."""
+        return self.head.idle
+
+    @property
+    def answered(self) -> bool:
+        """Tell whether the cells have nothing before them."""
+        return all(not step.open for step in self.head.steps)
+
+    @property
+    def null_keys(self) -> int:
+        """Rows with a null or NaN in a key."""
+        return self.head.null_keys
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes that the cells hold for themselves, and of rows that wait; the windows' rows are in the arena."""
+        return sum(self.head.cell_bytes) + self.head.numbering.nbytes + self.waiting_bytes
+
+    def process(self, port: int, batch: Batch) -> Iterator[Batch]:
+        """Deal out the rows whose turn has come."""
+        assert self.workers is not None
+        left, right = self.steps(port, batch)
+        mark = self.mark(port, batch)
+        if left.rows or right.rows or mark > self.promised:
+            self.promised = max(mark, self.promised)
+            steps = {"left": self._wanted("left", left)}
+            steps["right"] = steps["left"] if self.node.spec.self_join else self._wanted("right", right)
+            self.workers.deal(self.number, self.head.deal(steps, mark))
+        return iter(())
+
+    def _wanted(self, side: str, step: Step) -> Step:
+        names = self.inputs[side].names
+        return Step([b if b.schema.names == names else b.select(names) for b in step.batches], step.times)
+
+    def collect(self) -> Iterator[Batch]:
+        """Yield what may go on."""
+        assert self.workers is not None
+        for data, times, mark in self.head.results():
+            self.rows_out += data.num_rows
+            self.watermark = mark
+            yield Batch(data, times, mark)
+        self.workers.acknowledge(self.number)

@@ -1,0 +1,92 @@
+"""The messages of a parallel join as bytes: what JSON can say, and parts that are Arrow batches or numbers.
+
+A batch travels as one Arrow IPC message, of which the schema is known on both sides, so that reading it copies nothing.
+Batches with dictionaries travel as whole streams, which carry the dictionary.
+"""
+
+__all__ = ["ACK", "DONE", "ERROR", "FREED", "HELLO", "SLICE", "STEP", "STOP", "decode", "encode"]
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ..operators.access import SIDES, JoinSpec
+from ..operators.layouts import Piece
+from .parallel import Done, Slice, StepMessage
+
+STEP, SLICE, DONE, ACK, FREED, HELLO, ERROR, STOP = range(8)
+
+Parts = list[Any]
+
+
+def encode(message: StepMessage | Slice | Done) -> tuple[int, dict[str, Any], Parts]:
+    """Return (kind, meta, parts)."""
+    if isinstance(message, StepMessage):
+        parts: Parts = [_bytes_of(batch) for side in SIDES for batch in message.batches.get(side, ())]
+        parts += [part for side in SIDES for part in (message.row_lo[side], message.row_hi[side])]
+        pieces = message.pieces and {
+            side: [[(p.low, p.high, p.begin, p.end) for p in cell] for cell in cells]
+            for side, cells in message.pieces.items()
+        }
+        meta = {
+            "n": message.number, "batches": {side: len(found) for side, found in message.batches.items()},
+            "first": message.first, "bounds": message.bounds, "pieces": pieces,
+        }  # fmt: skip
+        return STEP, meta, parts
+    if isinstance(message, Slice):
+        return SLICE, {"n": message.step, "upto": message.upto}, [_bytes_of(message.data), message.later, message.tie]
+    meta = {"n": message.step, "load": message.load, "nulls": message.null_keys, "bytes": message.nbytes,
+            "sample": list(message.sample)}  # fmt: skip
+    return DONE, meta, list(message.sample.values())
+
+
+def decode(
+    kind: int, meta: dict[str, Any], parts: Sequence[np.ndarray], spec: JoinSpec, out: pa.Schema,
+    inputs: dict[str, pa.Schema],
+) -> StepMessage | Slice | Done:  # fmt: skip
+    """Read a message of a join. Batches and numbers refer to the parts."""
+    if kind == STEP:
+        left = iter(parts)
+        batches = {
+            side: [_batch_of(next(left), inputs[side]) for _ in range(count)] for side, count in meta["batches"].items()
+        }
+        row_lo, row_hi = {}, {}
+        for side in SIDES:
+            row_lo[side], row_hi[side] = _numbers_of(next(left)), _numbers_of(next(left))
+        pieces = meta["pieces"] and {
+            side: [tuple(Piece(*piece) for piece in cell) for cell in cells] for side, cells in meta["pieces"].items()
+        }
+        return StepMessage(meta["n"], batches, meta["first"], row_lo, row_hi, meta["bounds"], pieces)
+    if kind == SLICE:
+        data, later, tie = parts
+        return Slice(meta["n"], meta["upto"], _batch_of(data, out), _numbers_of(later), _numbers_of(tie))
+    sample = {side: part.view(np.uint64) for side, part in zip(meta["sample"], parts, strict=True)}
+    return Done(meta["n"], meta["load"], sample, meta["nulls"], meta["bytes"])
+
+
+def _has_dictionary(kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        return True
+    return any(_has_dictionary(kind.field(i).type) for i in range(kind.num_fields))
+
+
+def _bytes_of(batch: pa.RecordBatch) -> pa.Buffer:
+    if any(_has_dictionary(field.type) for field in batch.schema):
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, batch.schema) as writer:
+            writer.write_batch(batch)
+        return sink.getvalue()
+    return batch.serialize()
+
+
+def _batch_of(part: np.ndarray, schema: pa.Schema) -> pa.RecordBatch:
+    buffer = pa.py_buffer(part)
+    if any(_has_dictionary(field.type) for field in schema):
+        return pa.ipc.open_stream(buffer).read_next_batch()
+    return pa.ipc.read_record_batch(buffer, schema)
+
+
+def _numbers_of(part: np.ndarray) -> np.ndarray:
+    return part.view(np.int64)

@@ -1,0 +1,176 @@
+"""A worker process: one cell of each join, and a loop that moves bytes.
+
+What a cell does is parallel.py; here messages are read, machines are asked for the next piece of their answers, and
+what they say is sent. A join may have `CREDIT` slices under way that the other side has not taken; beyond that its
+answer waits, and the other joins go on, so that no join can hold up another.
+
+A worker does not outlive the process that started it: the kernel kills it then (PR_SET_PDEATHSIG), and it looks whether
+that had happened before it asked for it.
+"""
+
+__all__ = ["CREDIT", "Start", "main"]
+
+import ctypes
+import faulthandler
+import os
+import signal
+import traceback
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import zmq
+
+from ..operators.access import JoinSpec
+from ..operators.layouts import Layout
+from ..transport import Arena, Channel, Reader
+from . import codec
+from .parallel import CellMachine, Done, Slice
+
+CREDIT = 8
+"""Slices of results that a cell may have under way."""
+
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True)
+class JoinPart:
+    """What a worker must know of one join."""
+
+    spec: JoinSpec
+    columns: Sequence[str]
+    inputs: dict[str, pa.Schema]
+    layout: Layout
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a worker is started with."""
+
+    number: int
+    job: int
+    generation: int
+    folder: Path
+    address: str
+    parent: int
+    core: int | None
+    arena_bytes: int
+    out_rows: int
+    joins: tuple[JoinPart, ...]
+    board: str
+
+
+class _Edge:
+    """One join of a worker: steps to answer, and the answer that is being made."""
+
+    def __init__(self, part: JoinPart, out_rows: int, number: int) -> None:
+        self.part = part
+        self.machine = CellMachine(part.spec, part.columns, out_rows, part.layout, number)
+        self.steps: deque[Any] = deque()
+        self.answer: Iterator[Slice | Done] | None = None
+        self.under_way = 0
+
+    @property
+    def can_go_on(self) -> bool:
+        """Tell whether there is something to compute that may be sent."""
+        return (self.answer is not None or bool(self.steps)) and self.under_way < CREDIT
+
+    def next(self) -> Slice | Done:
+        """Compute the next piece of the answer to the oldest step."""
+        if self.answer is None:
+            self.answer = self.machine.handle(self.steps.popleft())
+        piece = next(self.answer)
+        if isinstance(piece, Done):
+            self.answer = None
+        else:
+            self.under_way += 1
+        return piece
+
+
+def main(start: Start) -> None:
+    """Run a worker until it is told to stop."""
+    _die_with(start.parent)
+    errors = os.open(start.folder / f"worker-{start.number}.err", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(errors, 2)
+    faulthandler.enable()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the one who started us decides
+    if start.core is not None:
+        os.sched_setaffinity(0, {start.core})
+    board = _board(start)
+    context = zmq.Context()
+    socket = context.socket(zmq.DEALER)
+    socket.setsockopt(zmq.LINGER, 1000)
+    socket.set_hwm(0)
+    socket.connect(start.address)
+    channel = Channel(
+        socket, job=start.job, generation=start.generation, edge=start.number,
+        arena=Arena(start.folder, f"worker-{start.number}", start.arena_bytes), reader=Reader(start.folder, "head"),
+    )  # fmt: skip
+    channel.send(codec.HELLO, {"pid": os.getpid()})
+    try:
+        edges = [_Edge(part, start.out_rows, start.number) for part in start.joins]
+        board["state"] = "running"
+        _serve(channel, edges)
+        board["state"] = "stopped"
+    except BaseException as error:  # noqa: BLE001 - whatever it is, the other side is told, and raises it there
+        board["state"], board["error"] = "failed", str(error)[:500]
+        channel.send(codec.ERROR, {
+            "type": type(error).__name__, "text": str(error), "notes": list(getattr(error, "__notes__", ())),
+            "traceback": traceback.format_exc(), "join": getattr(error, "_join", None),
+        })  # fmt: skip
+        channel.receive(timeout=10.0)
+    finally:
+        socket.close()
+        context.term()
+
+
+def _serve(channel: Channel, edges: list[_Edge]) -> None:
+    while True:
+        runnable = [(number, edge) for number, edge in enumerate(edges) if edge.can_go_on]
+        message = channel.receive(timeout=0.0 if runnable else None)
+        while message is not None:
+            if message.kind == codec.STOP:
+                return
+            if message.kind == codec.ACK:
+                for number, count in message.meta["slices"]:
+                    edges[number].under_way -= count
+            elif message.kind == codec.STEP:
+                edge = edges[message.meta["join"]]
+                schema = edge.machine.cell.schema
+                part = edge.part
+                edge.steps.append(
+                    codec.decode(message.kind, message.meta, message.parts, part.spec, schema, part.inputs)
+                )
+            message = channel.receive()
+        for number, edge in runnable:
+            try:
+                piece = edge.next()
+            except BaseException as error:
+                error._join = number  # type: ignore[attr-defined]
+                raise
+            kind, meta, parts = codec.encode(piece)
+            channel.send(kind, {**meta, "join": number}, [channel.store(part, 1) for part in parts])
+        if not runnable:
+            channel.give_back(codec.FREED)
+
+
+def _board(start: Start) -> Any:
+    # The library's segment would be unlinked when this process ends: it only attaches, and says so to the tracker.
+    from multiprocessing import resource_tracker
+
+    from shared_memory_dict import SharedMemoryDict
+
+    board = SharedMemoryDict(start.board, 4096)
+    resource_tracker.unregister(f"/sm_{start.board}", "shared_memory")
+    for name, value in (("state", "starting"), ("pid", os.getpid()), ("core", start.core), ("error", "")):
+        board[name] = value
+    return board
+
+
+def _die_with(parent: int) -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)

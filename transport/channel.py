@@ -1,0 +1,196 @@
+"""Messages between two processes, over ZeroMQ: numbered, checked, and with large parts in shared memory.
+
+Problem: ZeroMQ loses messages when a peer dies and can reorder them when it reconnects, and copying a batch through a
+socket costs more than joining it. Idea: every message has (job, generation, edge, sequence) and a checksum, and whoever
+receives one that is not the next of its job and generation says so instead of guessing. A part of a message is either
+in it or a block of the sender's arena, of which only the place travels; blocks come back with the next message the
+other way.
+
+A message is: a kind (a number of the caller's), a dict of what JSON can say, and parts, which are bytes. Nothing is
+unpickled. The same class speaks `ipc://`, `tcp://` and `inproc://`.
+"""
+
+__all__ = ["Channel", "Header", "Message", "next_in_order"]
+
+import json
+import struct
+import time
+import zlib
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import zmq
+
+from ..errors import TransportError
+from .arena import Arena, Block, Reader
+
+MAGIC = b"DvT1"
+MOST_BYTES = 1 << 31
+"""Bytes, at most, of the parts that travel inside a message: what is longer has gone wrong."""
+
+INLINE = 4096
+"""Parts up to this many bytes travel inside the message: a block would cost more to keep track of."""
+
+_LAYOUT = struct.Struct("<4sHHIIIQI")
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What every message begins with."""
+
+    kind: int
+    job: int
+    generation: int
+    edge: int
+    sequence: int
+    crc: int = 0
+
+    def pack(self) -> bytes:
+        """Return it as bytes."""
+        return _LAYOUT.pack(MAGIC, 1, self.kind, self.job, self.generation, self.edge, self.sequence, self.crc)
+
+    @classmethod
+    def unpack(cls, data: bytes) -> "Header":
+        """Read it from bytes."""
+        if len(data) != _LAYOUT.size or data[:4] != MAGIC:
+            raise TransportError(f"a message begins with {data[:8]!r}: it is not one of Dovetail's")
+        _, version, kind, job, generation, edge, sequence, crc = _LAYOUT.unpack(data)
+        if version != 1:
+            raise TransportError(
+                f"a message has format {version}, and this version reads 1; run one version everywhere"
+            )
+        return cls(kind, job, generation, edge, sequence, crc)
+
+
+def next_in_order(header: Header, job: int, generation: int, edge: int, expected: int) -> bool:
+    """Tell whether a message is to be taken (True) or belongs to the past (False); raise where one is missing."""
+    if (header.job, header.edge) != (job, edge) or header.generation < generation:
+        return False
+    if header.generation > generation or header.sequence != expected:
+        raise TransportError(
+            f"edge {edge}: message {header.sequence} of generation {header.generation} came where {expected} of "
+            f"generation {generation} was due; one was lost, and the job must go on from its last checkpoint"
+        )
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What was received. Parts are arrays of bytes; those of an arena are given back when nothing refers to them."""
+
+    kind: int
+    meta: dict[str, Any]
+    parts: list[np.ndarray]
+
+
+class Channel:
+    """One end of an edge.
+
+    Parameters
+    ----------
+    socket
+        A ZeroMQ DEALER that is connected to the other end, and to nothing else.
+    job, generation, edge
+        What both ends agree on.
+    arena, reader
+        Where large parts are written, and where the other end's are read. None: all parts travel inside messages.
+    """
+
+    def __init__(
+        self, socket: "zmq.Socket[bytes]", *, job: int, generation: int, edge: int, arena: Arena | None = None,
+        reader: Reader | None = None,
+    ) -> None:  # fmt: skip
+        self.socket, self.job, self.generation, self.edge = socket, job, generation, edge
+        self.arena, self.reader = arena, reader
+        self.sent = self.received = 0
+        self.poller = zmq.Poller()
+        self.poller.register(socket, zmq.POLLIN)
+        self.waiting: deque[Message] = deque()
+
+    def send(self, kind: int, meta: dict[str, Any], parts: Sequence[Any] = ()) -> None:
+        """Send a message. A part is bytes, or a block of the arena that has one holder more for this."""
+        places: list[Any] = []
+        inside: list[Any] = []
+        for part in parts:
+            if isinstance(part, Block):
+                places.append([part.segment, part.offset, part.size])
+            else:
+                places.append(None)
+                inside.append(part)
+        said = {**meta, "parts": places} if places else meta
+        freed = self._freed()
+        if freed:
+            said = {**said, "freed": freed}
+        text = json.dumps(said).encode()
+        crc = zlib.crc32(text)
+        for part in inside:
+            crc = zlib.crc32(part, crc)
+        header = Header(kind, self.job, self.generation, self.edge, self.sent, crc)
+        self.sent += 1
+        self.socket.send_multipart([header.pack(), text, *inside], copy=sum(map(len, map(memoryview, inside))) < 65536)
+
+    def store(self, data: Any, holders: int) -> Any:
+        """Write a part for `holders` messages: into the arena if it is large and there is room; else leave it."""
+        view = memoryview(data)
+        view = view.cast("B") if view.nbytes else memoryview(b"")
+        if self.arena is None or len(view) <= INLINE:
+            return view
+        block = self.arena.take(len(view), holders)
+        if block is None:
+            return view
+        self.arena.view(block)[:] = view
+        return block
+
+    def receive(self, timeout: float | None = 0.0) -> Message | None:
+        """Return the next message, or None if none came in `timeout` seconds (None: wait for it)."""
+        if self.waiting:
+            return self.waiting.popleft()
+        until = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left = None if until is None else max(0.0, until - time.monotonic())
+            if not self.socket.poll(None if left is None else left * 1000):
+                return None
+            message = self._read()
+            if message is not None:
+                return message
+
+    def give_back(self, kind: int) -> None:
+        """Tell the other end, in a message of its own, which of its blocks are finished with, if any."""
+        if self.reader is not None and self.reader.finished:
+            self.send(kind, {})
+
+    def _freed(self) -> list[tuple[int, int]]:
+        if self.reader is None or not self.reader.finished:
+            return []
+        finished = self.reader.finished
+        return [finished.popleft() for _ in range(len(finished))]
+
+    def _read(self) -> Message | None:
+        frames = self.socket.recv_multipart(copy=False)
+        header = Header.unpack(frames[0].bytes)
+        if not next_in_order(header, self.job, self.generation, self.edge, self.received):
+            return None
+        if len(frames) < 2 or sum(len(frame.buffer) for frame in frames) > MOST_BYTES:
+            raise TransportError(f"edge {self.edge}: message {header.sequence} has no valid length")
+        crc = 0
+        for frame in frames[1:]:
+            crc = zlib.crc32(frame.buffer, crc)
+        if crc != header.crc:
+            raise TransportError(f"edge {self.edge}: message {header.sequence} came damaged (its checksum differs)")
+        self.received += 1
+        meta = json.loads(frames[1].bytes)
+        if self.arena is not None:
+            for segment, offset in meta.get("freed", ()):
+                self.arena.drop(segment, offset)
+        inside = iter(frames[2:])
+        parts = []
+        for place in meta.get("parts", ()):
+            if place is None:
+                parts.append(np.frombuffer(next(inside).buffer, np.uint8))
+            else:
+                assert self.reader is not None
+                parts.append(self.reader.read(Block(*place)))
+        return Message(header.kind, meta, parts)
