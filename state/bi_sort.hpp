@@ -21,8 +21,9 @@
 // have come to `waste` of the live ones.
 //
 // Cost, for w rows: insert O(log w + fan * log_fan(w / buffer)) moves of 12 bytes for each row, probe O(buffer + log w)
-// and O(matches), as rows come out sorted: in batches 10 ns a match with 64 of them a probe, 4 to 5 from 1,024 on.
-// 12 bytes a row and 8 for each partition, times 1.25 for room to grow and 1 + waste for what has expired: 15 to 20,
+// and O(matches), as rows come out sorted: in batches of bands some 9 ns a match with 64 of them a probe and 7 from 256
+// on, of one key about 4.
+// 12 bytes a row and 8 for each partition, times 1.25 for room to grow and 1 + waste for what has expired: 15 to 22,
 // and while probes come some 400 KB to sort them in.
 // Where it loses: tuple by tuple on windows that fit a cache, where a tree is as fast; and a merge is a pause, of the
 // whole window now and then. Wide ranges of keys asked for few rows: all rows of the keys are looked at.

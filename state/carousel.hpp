@@ -40,14 +40,14 @@
 //   any more (a time window after a burst), everything is built anew.
 // - Positions are 32 bits: before they come round (after 2^31 rows), everything is built anew.
 //
-// Invariants. floors_ ascends from 0; a key belongs to the last segment whose floor is not above it. Each live row
-// from before placed_ stands in exactly one slot or run: in a slot of the bucket that the segment's line names, or of
-// that one's overflow buckets, with the fraction that the line gives. In a bucket the positions of live slots ascend from the cursor on.
-// In a run keys and positions both ascend. No slot holds a position that could be taken for a live one.
+// Invariants. floors_ ascends from 0; a key belongs to the last segment whose floor is not above it. Each live row from
+// before placed_ stands in exactly one slot or run: in a slot of the bucket that the segment's line names, or of that
+// one's overflow buckets, with the fraction that the line gives. In a bucket the positions of live slots ascend from
+// the cursor on. In a run keys and positions both ascend. No slot holds a position that could be taken for a live one.
 //
 // Cost. Insert and probe O(1) for keys of any smooth density, one or two buckets; O(log(segments)) for the directory at
 // worst; a row is moved when its segment is built anew, O(1) times in its life, about log(rows) times where keys
-// pile up. Expire O(1). Some 21 bytes a row: 8 for the key, 12.8 for slots that are half full.
+// pile up. Expire O(1). Some 22 bytes a row: 8 for the key, 12.8 for slots that are half full.
 //
 // Where it loses: single tuples on a window far larger than the caches wait for memory like everything else; ranges
 // that hold much of the window must be put in the order of rows.

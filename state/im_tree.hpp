@@ -15,8 +15,8 @@
 // there twice for a moment.
 // Standard values: m = 1/16 measured best, or within the noise of it, for windows of 2^17 and 2^20 rows and batches of
 // 64 and 32,768; a fan-out of 30, as 14 is a little faster here and a tenth slower with sub-indexes.
-// Where it loses: keys that only ascend (a B-tree appends, while each merge copies the whole window: half to four
-// fifths of its speed), and single insertions: one in m w of them waits for a merge, 2 ns for each row of the window.
+// Where it loses: keys that only ascend (a B-tree appends, while each merge copies the whole window: half to nine
+// tenths of its speed), and single insertions: one in m w of them waits for a merge, 2 ns for each row of the window.
 // Deviations from the paper: expired rows are told by position, in both parts, and not by a flag in the window; a
 // store does not know w, so the live rows stand for it, with a least number of rows so that a small window does not
 // merge at each insertion; leaves of the insertion part are not sorted (with sub-indexes of some 16 rows this is about

@@ -1,10 +1,10 @@
 // The nested loop: no index at all, every row of the range is looked at.
 //
 // Idea: the keys stand in the order of their rows, so a probe is one scan over a stretch of memory, eight keys at
-// a time where the machine can. It needs no upkeep, so for windows of up to a few thousand rows nothing is faster,
+// a time where the machine can. It needs no upkeep, so for windows of up to about a hundred rows nothing is faster,
 // and it is so simple that every other store is compared with it.
 //
-// Cost: insert O(1), probe O(rows in its row range) at some 0.1 ns each, expire O(1); 16 bytes a row.
+// Cost: insert O(1), probe O(rows in its row range) at less than 0.1 ns each, expire O(1); 16 bytes a row.
 // Invariant: keys_ and rows_ have the same length, and rows_ ascends.
 #pragma once
 

@@ -13,8 +13,9 @@
 // 64 bytes and a leaf (384 at a fan-out of 30) for each sub-index besides the 12.5 bytes a row of the search part.
 // Standard values: sub-indexes are wanted that expect half a leaf when they are full. These are the deepest nodes above
 // the leaves, whatever the window: each stands for 16 leaves of 16 rows, hence 16 new ones at m = 1/16.
-// Where it loses: where the IM-Tree does; and when keys drift, new ones fall into few sub-indexes, which are trees of
-// several levels then, and are descended one key after the other: a tenth slower than the IM-Tree.
+// Where it loses: where the IM-Tree does; and when keys drift or ascend, new ones fall into few sub-indexes, which are
+// trees of several levels then, and are descended one key after the other: no faster than the IM-Tree where keys drift
+// by the width of a window, and a tenth or two slower where they ascend.
 // Deviations from the paper: it counts the insertion depth in two ways in its two algorithms, and its figure for the
 // number of sub-indexes belongs to another depth: here the root is 0, insertions and probes use one descent, and the
 // deepest inner level is the limit. The bounds of sub-indexes are an array (a level of the search part), not looked up
