@@ -19,9 +19,11 @@ __all__ = [
     "SourceError",
     "Stream",
     "TimeError",
+    "TransportError",
     "UnsupportedError",
     "UserFunctionError",
     "WindowError",
+    "WorkerError",
     "WindowJoin",
     "__version__",
     "call",
@@ -56,9 +58,11 @@ from .errors import (
     SinkError,
     SourceError,
     TimeError,
+    TransportError,
     UnsupportedError,
     UserFunctionError,
     WindowError,
+    WorkerError,
 )
 from .ingest import call, collect, csv, memory, null, parquet, show, sink, source, synthetic
 from .operators.contracts import END_OF_SOURCE, Delivery

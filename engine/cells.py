@@ -26,7 +26,7 @@ import zmq
 from .. import errors
 from ..batch import START, Batch, Watermark
 from ..config import Options
-from ..errors import DovetailError, TransportError, WorkerError
+from ..errors import DovetailError, FlowError, TransportError, WorkerError
 from ..operators.access import SIDES, output_fields
 from ..operators.layouts import Layout
 from ..operators.numbering import Step
@@ -93,7 +93,7 @@ class Workers:
                 with _without_main():
                     process.start()
             except (TypeError, AttributeError, ImportError, ValueError) as error:
-                raise DovetailError(
+                raise FlowError(
                     f"a step of this flow cannot be sent to another process: {error}; "
                     "use functions that hold no open files, locks or connections, or run with workers=1"
                 ) from error
@@ -128,7 +128,7 @@ class Workers:
             if only is None or only == number:
                 poller.register(each.channel.socket, zmq.POLLIN)
             poller.register(each.process.sentinel, zmq.POLLIN)
-        ready = dict(poller.poll(seconds * 1000))
+        ready = dict(poller.poll(int(seconds * 1000)))
         sockets = {each.channel.socket for each in self.workers}
         if any(found in sockets for found in ready):
             return True
@@ -140,7 +140,9 @@ class Workers:
     def deal(self, join: int, message: StepMessage) -> None:
         """Send a step to all cells; what it holds is written once."""
         kind, meta, parts = codec.encode(message)
-        stored = [self._store(part, join) for part in parts]
+        # If no earlier step is before the cells, nothing that is under way will make room.
+        alone = all(each.head.answered(message.number if each.number == join else None) for each in self.joins)
+        stored = [self._store(part, join, alone) for part in parts]
         for each in self.workers:
             each.channel.send(kind, {**meta, "join": join}, stored)
 
@@ -149,11 +151,11 @@ class Workers:
         """Tell whether so much of the arena is in use that nothing should be read before the cells have gone on."""
         return self.arena.held > 0.8 * self.options.arena_bytes and not all(join.idle for join in self.joins)
 
-    def _store(self, part: Any, join: int) -> Any:
+    def _store(self, part: Any, join: int, alone: bool) -> Any:
         stored = self.workers[0].channel.store(part, self.count)
         full = not isinstance(stored, Block) and memoryview(part).nbytes > INLINE
-        if full and all(other.answered for other in self.joins):
-            raise TransportError(  # nothing that is under way will make room
+        if full and alone:
+            raise TransportError(
                 f"{self.joins[join].node.label}: its windows do not fit the {self.options.arena_bytes:,} bytes of "
                 f"shared memory that a run may use ({self.arena.held:,} are held); allow more with "
                 "dt.Options(arena_bytes=…), make the window smaller, or run with workers=1"
@@ -284,11 +286,6 @@ class ParallelJoin(JoinTask):
     def idle(self) -> bool:
         """Tell whether nothing is under way."""
         return self.head.idle
-
-    @property
-    def answered(self) -> bool:
-        """Tell whether the cells have nothing before them."""
-        return all(not step.open for step in self.head.steps)
 
     @property
     def null_keys(self) -> int:

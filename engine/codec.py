@@ -26,7 +26,7 @@ def encode(message: StepMessage | Slice | Done) -> tuple[int, dict[str, Any], Pa
     if isinstance(message, StepMessage):
         parts: Parts = [_bytes_of(batch) for side in SIDES for batch in message.batches.get(side, ())]
         parts += [part for side in SIDES for part in (message.row_lo[side], message.row_hi[side])]
-        pieces = message.pieces and {
+        pieces: Any = message.pieces and {
             side: [[(p.low, p.high, p.begin, p.end) for p in cell] for cell in cells]
             for side, cells in message.pieces.items()
         }
@@ -49,16 +49,16 @@ def decode(
     """Read a message of a join. Batches and numbers refer to the parts."""
     if kind == STEP:
         left = iter(parts)
-        batches = {
+        batches: dict[str, Sequence[pa.RecordBatch]] = {
             side: [_batch_of(next(left), inputs[side]) for _ in range(count)] for side, count in meta["batches"].items()
         }
         row_lo, row_hi = {}, {}
         for side in SIDES:
             row_lo[side], row_hi[side] = _numbers_of(next(left)), _numbers_of(next(left))
-        pieces = meta["pieces"] and {
+        cut: Any = meta["pieces"] and {
             side: [tuple(Piece(*piece) for piece in cell) for cell in cells] for side, cells in meta["pieces"].items()
         }
-        return StepMessage(meta["n"], batches, meta["first"], row_lo, row_hi, meta["bounds"], pieces)
+        return StepMessage(meta["n"], batches, meta["first"], row_lo, row_hi, meta["bounds"], cut)
     if kind == SLICE:
         data, later, tie = parts
         return Slice(meta["n"], meta["upto"], _batch_of(data, out), _numbers_of(later), _numbers_of(tie))

@@ -148,6 +148,10 @@ class Head:
         """Tell whether every step has been answered and handed on."""
         return not self.steps
 
+    def answered(self, besides: int | None = None) -> bool:
+        """Tell whether the cells have nothing before them, besides one step."""
+        return all(not step.open for step in self.steps if step.number != besides)
+
     @property
     def null_keys(self) -> int:
         """Rows with a null or NaN in a key. Every cell looks at every row."""

@@ -21,7 +21,7 @@ from .windows import WindowSpec
 SIDES = ("left", "right")
 INDEXES = ("auto", *names())
 TINY_WINDOW = 256
-"""Up to this many rows a scan costs no more than looking into an index does (docs/indexes.md has the crossing)."""
+"""Up to this many rows a scan costs little more than an index, and takes a tenth of its memory (docs/indexes.md)."""
 
 
 @dataclass(frozen=True)

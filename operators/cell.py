@@ -65,12 +65,12 @@ class _StoredSide:
         scanned = self.access.index == "nested"
         # By row: tests that are looked at again once pairs are found.
         self.keys = {test: _native.RowKeys() for test in (*self.access.filters, *self.remainder.tests)}
-        # By place: what a scan reads, of the rows that it must read. Places are rows until one is left out.
-        self.scanned = {test: _native.RowKeys() for test in self.access.probe} if scanned else {}
+        # The rows that can be found have places, one after the other: an index, or what a scan reads, goes by these.
+        # Places are rows until one is left out.
         self.places: Any = None  # then RowTimes: the row at each place
-        self.rows = self.placed = 0  # rows that came, and places given out
+        self.scanned = {test: _native.RowKeys() for test in self.access.probe} if scanned else {}
         self.index: Any = None if scanned else _native.Index(self.access.index)
-        self.borrows_index = False  # the other role of a self-join keeps the index for both
+        self.lender: _StoredSide | None = None  # the other role of a self-join, if it keeps the index for both
         self.seen: deque[tuple[int, np.ndarray, np.ndarray | None]] = deque()  # keys of a share that can change
         self.bound = 0
         self.null_keys = 0
@@ -112,42 +112,46 @@ class _StoredSide:
         """Take the new rows in; return how many are this cell's."""
         keys, can = new.keys, new.can
         self.null_keys += new.null_keys
-        self.rows += rows
         for test, column in self.keys.items():
             column.append(keys[test])
-        if self.borrows_index:
+        if self.lender is not None:
             return 0
         key = self.key_of(new)
         if self.share is not None and rows:
             if self.index is not None:
                 self.seen.append((first, key, can))
             can = _and(can, self.share.keeps(self.side, first, key if len(key) == rows else np.empty(rows, np.uint64)))
-        if self.index is not None:
-            numbers = np.arange(first, first + rows, dtype=np.int64)
-            if can is not None:
-                key, numbers = key[can], numbers[can]
-            self.index.insert(key, numbers)
-            return len(numbers)
-        return self._place(keys, can, first, rows)
-
-    def _place(self, keys: dict[RangeTest, np.ndarray], can: np.ndarray | None, first: int, rows: int) -> int:
         if can is not None and self.places is None:
             self.places = _native.RowTimes()
             self.places.start_at(self.bound)
             self.places.append(np.arange(self.bound, first))
-        numbers = np.arange(first, first + rows, dtype=np.int64) if self.places is not None else None
+        numbers = np.arange(first, first + rows, dtype=np.int64)
+        if can is not None:
+            key, numbers = _native.keep_rows(key if len(key) else np.empty(rows, np.uint64), can, first)
+        place = first
+        if self.places is not None:
+            place = self.places.end_row
+            self.places.append(numbers)
         for test, column in self.scanned.items():
             column.append(keys[test] if can is None else keys[test][can])
-        if numbers is not None:
-            numbers = numbers if can is None else numbers[can]
-            self.places.append(numbers)
-        self.placed += rows if numbers is None else len(numbers)
-        return rows if numbers is None else len(numbers)
+        if self.index is not None:
+            self.index.insert(key, np.arange(place, place + len(numbers), dtype=np.int64))
+        return len(numbers)
+
+    def places_of(self, rows: np.ndarray) -> np.ndarray:
+        """Return the first place that is at or after each row."""
+        places = (self.lender or self).places
+        return rows if places is None else places.places_of(rows)
+
+    def rows_at(self, places: np.ndarray) -> np.ndarray:
+        """Return the row at each place."""
+        known = (self.lender or self).places
+        return places if known is None else known.at(places)
 
     def take_over(self, share: Share) -> None:
         """Keep the rows of another share from now on: the index is built anew, of all rows that can still be met."""
         self.share = share
-        if self.index is None or self.borrows_index:
+        if self.index is None:
             return
         parts = []
         for first, keys, can in self.seen:
@@ -155,34 +159,18 @@ class _StoredSide:
             rows = np.arange(first, first + len(keys), dtype=np.int64)
             mine = _and(mine, rows >= self.bound)
             parts.append((keys[mine], rows[mine]))
-        index = _native.Index(self.access.index)
+        index, places = _native.Index(self.access.index), _native.RowTimes()
         if parts:
-            index.build(np.concatenate([keys for keys, _ in parts]), np.concatenate([rows for _, rows in parts]))
-        index.expire(self.bound)
-        self.index = index
-
-    def scan(
-        self,
-        los: list[np.ndarray],
-        his: list[np.ndarray],
-        row_lo: np.ndarray,
-        row_hi: np.ndarray,
-        begin: int,
-        limit: int,
-    ) -> tuple[np.ndarray, np.ndarray, int]:
-        """Find the rows that are in all of some ranges, for probes from `begin` on; return also where it stopped."""
-        if self.places is not None:
-            row_lo, row_hi = self.places.places_of(row_lo), self.places.places_of(row_hi)
-        keys = list(self.scanned.values())
-        probe, row, upto = _native.scan_rows(keys, los, his, row_lo, row_hi, begin, len(row_lo), limit)
-        return probe, row if self.places is None else self.places.at(row), upto
+            places.append(np.concatenate([rows for _, rows in parts]))
+            index.build(np.concatenate([keys for keys, _ in parts]), np.arange(len(places), dtype=np.int64))
+        self.index, self.places = index, places
 
     def expire(self, bound: int) -> None:
         """Forget rows below a bound."""
         if bound <= self.bound:
             return
         self.bound = bound
-        place = bound if self.places is None else int(self.places.places_of(np.array([bound]))[0])
+        place = int(self.places_of(np.array([bound]))[0])
         for column in self.keys.values():
             column.expire(bound)
         for column in (*self.scanned.values(), *([self.places] if self.places is not None else [])):
@@ -190,7 +178,7 @@ class _StoredSide:
         while self.seen and self.seen[0][0] + len(self.seen[0][1]) <= bound:
             self.seen.popleft()
         if self.index is not None:
-            self.index.expire(bound)
+            self.index.expire(place)
 
     def check(self) -> None:
         """Assert the invariants."""
@@ -211,8 +199,9 @@ class _Probes:
         can: np.ndarray | None, total: int,
     ) -> None:  # fmt: skip
         self.target, self.columns, self.ends = target, columns, ends
-        self.row_lo, self.row_hi = half.row_lo, half.row_hi
+        self.row_lo, self.row_hi = target.places_of(half.row_lo), target.places_of(half.row_hi)  # places from here on
         self.rank, self.first, self.total = half.rank, half.first, total
+        self.index = (target.lender or target).index
         self.next = 0
         self.probe = self.row = NO_TIMES
         self.probe_ends = self._index_ends()
@@ -235,7 +224,7 @@ class _Probes:
 
     def _index_ends(self) -> tuple[np.ndarray, np.ndarray] | None:
         access = self.target.access
-        if self.target.index is None:
+        if access.index == "nested":
             return None
         if len(access.probe) == 1:
             return self.ends[access.probe[0]]
@@ -249,18 +238,21 @@ class _Probes:
     def find(self, limit: int) -> None:
         """Find the pairs of the next probes, until there are about `limit` candidates."""
         target, begin, count = self.target, self.next, len(self.rank)
-        if target.index is None:
-            los, his = ([self.ends[test][i] for test in target.scanned] for i in (0, 1))
-            self.probe, self.row, self.next = target.scan(los, his, self.row_lo, self.row_hi, begin, limit)
+        if self.probe_ends is None:
+            keys, (los, his) = (
+                list(target.scanned.values()),
+                ([self.ends[t][i] for t in target.scanned] for i in (0, 1)),
+            )
+            self.probe, self.row, self.next = _native.scan_rows(
+                keys, los, his, self.row_lo, self.row_hi, begin, count, limit
+            )
+        elif self.probe_ends[0].ndim == 2:
+            self._find_union(*self.probe_ends, limit)
         else:
-            assert self.probe_ends is not None
-            lo, hi = self.probe_ends
-            if lo.ndim == 2:
-                self._find_union(lo, hi, limit)
-            else:
-                self.probe, self.row, self.next = target.index.probe(
-                    lo, hi, self.row_lo, self.row_hi, begin, count, limit
-                )
+            self.probe, self.row, self.next = self.index.probe(
+                *self.probe_ends, self.row_lo, self.row_hi, begin, count, limit
+            )
+        self.row = target.rows_at(self.row)
         for test in target.access.filters:
             lo, hi = self.ends[test]
             kept = _native.filter_pairs(self.probe, self.row, target.keys[test], lo, hi, test.negated)
@@ -272,10 +264,10 @@ class _Probes:
         mine = slice(self.next, until)
         low, high = (np.ascontiguousarray(x[:, mine].T).ravel() for x in (lo, hi))
         row_lo, row_hi = np.repeat(self.row_lo[mine], bands), np.repeat(self.row_hi[mine], bands)
-        probe, row, upto = self.target.index.probe(low, high, row_lo, row_hi, 0, len(low), limit)
+        probe, row, upto = self.index.probe(low, high, row_lo, row_hi, 0, len(low), limit)
         answered = until - self.next if upto == len(low) else upto // bands
         if answered == 0:  # one row has more than `limit`: it is answered whole
-            probe, row, upto = self.target.index.probe(low, high, row_lo, row_hi, 0, bands, 2**62)
+            probe, row, upto = self.index.probe(low, high, row_lo, row_hi, 0, bands, 2**62)
             answered = 1
         probe = probe // bands + self.next
         whole = probe < self.next + answered
@@ -342,8 +334,7 @@ class Cell:
         self.stored = {side: _StoredSide(spec, side, share) for side in SIDES}
         self.logs = self._make_logs()
         if share is None and spec.self_join and _same_storage(self.stored["left"], self.stored["right"]):
-            self.stored["right"].index = self.stored["left"].index
-            self.stored["right"].borrows_index = True
+            self.stored["right"].index, self.stored["right"].lender = None, self.stored["left"]
         self._columns = {side: {name: i for i, name in enumerate(self.logs[side].schema.names)} for side in SIDES}
         self._wanted = {side: [self._columns[side][c] for s, c, _ in self.outputs if s == side] for side in SIDES}
         self.load = 0  # rows of the last step that it stored, and that asked it
@@ -369,8 +360,7 @@ class Cell:
     def nbytes(self) -> int:
         """Bytes that the windows hold: rows, keys and indexes."""
         logs = {id(log): log.nbytes for log in self.logs.values()}
-        shared = sum(s.index.nbytes for s in self.stored.values() if s.borrows_index)
-        return sum(logs.values()) + sum(s.nbytes for s in self.stored.values()) - shared
+        return sum(logs.values()) + sum(s.nbytes for s in self.stored.values())
 
     def check(self) -> None:
         """Assert the invariants."""

@@ -122,7 +122,7 @@ cdef extern from "sequence.hpp" namespace "dovetail" nogil:
         int64_t* row_lo, int64_t* row_hi)
     int64_t c_expiry_bound "dovetail::expiry_bound"(
         const CWindow& window, int64_t rows, cbool has_time, int64_t time, const RowVector[int64_t]& times)
-    int64_t c_row_at "dovetail::row_at"(const RowVector[int64_t]& times, int64_t bound)
+    void c_rows_at "dovetail::rows_at"(const RowVector[int64_t]& times, const int64_t* bounds, size_t n, int64_t* rows)
     size_t c_find_late "dovetail::find_late"(
         const int64_t* times, size_t n, uint64_t delay, cbool& any, int64_t& greatest, uint8_t* late, cbool& ascending)
 
@@ -278,12 +278,11 @@ cdef class RowTimes:
 
     def places_of(self, const int64_t[::1] times):
         """The first row at or after each of these times."""
-        cdef Py_ssize_t n = times.shape[0], i
+        cdef Py_ssize_t n = times.shape[0]
         cdef cnp.ndarray[int64_t, ndim=1] out = np.empty(n, np.int64)
         cdef int64_t* place = <int64_t*>cnp.PyArray_DATA(out)
         with nogil:
-            for i in range(n):
-                place[i] = c_row_at(self.rows, times[i])
+            c_rows_at(self.rows, _i64(times), n, place)
         return out
 
     def at(self, const int64_t[::1] rows):
@@ -307,6 +306,10 @@ cdef class RowTimes:
     @property
     def first_row(self):
         return self.rows.first_row()
+
+    @property
+    def end_row(self):
+        return self.rows.end_row()
 
     @property
     def nbytes(self):
@@ -679,6 +682,23 @@ def merge_halves(const int64_t[::1] left_probe, const int64_t[::1] left_row, con
     with nogil:
         c_merge_halves(left, right, left_place, right_place, later_place)
     return out_left, out_right, later
+
+
+def keep_rows(const uint64_t[::1] keys, mask, int64_t first):
+    """(keys, rows) where the mask is true, of rows from `first` on. Without a branch: what is kept cannot be guessed."""
+    _same_length(keys.shape[0], len(mask), "keep_rows")
+    cdef const uint8_t[::1] kept = np.ascontiguousarray(mask).view(np.uint8)
+    cdef Py_ssize_t n = keys.shape[0], i, out = 0
+    cdef cnp.ndarray[uint64_t, ndim=1] out_keys = np.empty(n + 1, np.uint64)
+    cdef cnp.ndarray[int64_t, ndim=1] out_rows = np.empty(n + 1, np.int64)
+    cdef uint64_t* key_place = <uint64_t*>cnp.PyArray_DATA(out_keys)
+    cdef int64_t* row_place = <int64_t*>cnp.PyArray_DATA(out_rows)
+    with nogil:
+        for i in range(n):
+            key_place[out] = keys[i]
+            row_place[out] = first + i
+            out += kept[i]
+    return out_keys[:out], out_rows[:out]
 
 
 def merge_runs(list runs):

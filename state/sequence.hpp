@@ -53,6 +53,26 @@ inline int64_t row_at(const RowVector<int64_t>& times, Wide bound) {
   return times.first_row() + (at - data);
 }
 
+// The same for n bounds, which ascend for the most part: each is looked for from where the last one was found, in steps
+// that grow.
+inline void rows_at(const RowVector<int64_t>& times, const int64_t* bounds, size_t n, int64_t* rows) {
+  const int64_t* data = times.data();
+  const size_t size = times.size();
+  size_t at = 0;
+  for (size_t i = 0; i < n; ++i) {
+    const int64_t bound = bounds[i];
+    if (at > 0 && data[at - 1] >= bound) at = 0;  // it fell
+    size_t step = 1, low = at;
+    while (at < size && data[at] < bound) {
+      low = at + 1;
+      at += step;
+      step *= 2;
+    }
+    at = static_cast<size_t>(std::lower_bound(data + low, data + std::min(at, size), bound) - data);
+    rows[i] = times.first_row() + static_cast<int64_t>(at);
+  }
+}
+
 // The least row that any tuple from now on may meet: what is below can go. `time` is the last released time.
 inline int64_t expiry_bound(const Window& window, int64_t rows, bool has_time, int64_t time,
                             const RowVector<int64_t>& times) {

@@ -142,8 +142,12 @@ def refused():
             lambda s: s.join(s, on=left.x < right.x, window=ALWAYS, how="left", name="w"), dt.UnsupportedError,
             "join 'w': how='left' is not in this version; use how=\"inner\""),
         "layout": (
-            lambda s: s.join(s, on=left.x < right.x, window=ALWAYS, layout="hash", name="w"), dt.UnsupportedError,
-            "join 'w': layout='hash' is not in this version; use layout=\"auto\""),
+            lambda s: s.join(s, on=left.x < right.x, window=ALWAYS, layout="hash", name="w"), dt.FlowError,
+            "join 'w': layout=\"hash\" needs an equality such as left.x == right.x that the index uses; use "
+            "layout=\"matrix\", which serves any predicate"),
+        "no such layout": (
+            lambda s: s.join(s, on=left.x < right.x, window=ALWAYS, layout="matrx", name="w"), dt.FlowError,
+            "join 'w': there is no layout 'matrx'; did you mean 'matrix'?"),
         "join on nothing": (lambda s: s.join(s, window=ALWAYS), dt.PredicateError, "a join needs on=…, such as"),
         "join without a window": (
             lambda s: s.join(s, on=left.x < right.x), dt.FlowError, "a join needs window=…, as streams have no end"),
@@ -179,15 +183,16 @@ def test_a_flow_that_writes_nothing_has_nothing_to_run():
     ("options", "text"),
     [
         ({"checkpoint": "cp"}, "flow 'f': checkpoint='cp' is not in this version; leave it out, and a crash ends the"),
-        ({"workers": 2}, "flow 'f': workers=2; this version runs in one process"),
-        ({"workers": True}, "flow 'f': workers=True; this version runs in one process"),
+        ({"workers": 0}, "flow 'f': workers=0; give a number of processes, at least 1"),
+        ({"workers": True}, "flow 'f': workers=True; give a number of processes, at least 1"),
+        ({"workers": "2"}, "flow 'f': workers='2'; give a number of processes, at least 1"),
     ],
 )
 def test_what_this_version_does_not_do_is_said_before_the_start(options, text):
     source = Asked({"x": [1]})
     flow = dt.Flow("f")
     flow.read(source).write(dt.null())
-    with raises(dt.UnsupportedError, text):
+    with raises(dt.FlowError, text):
         flow.run(**options)
     assert source.columns == []
 

@@ -130,7 +130,8 @@ class Channel:
             crc = zlib.crc32(part, crc)
         header = Header(kind, self.job, self.generation, self.edge, self.sent, crc)
         self.sent += 1
-        self.socket.send_multipart([header.pack(), text, *inside], copy=sum(map(len, map(memoryview, inside))) < 65536)
+        small = sum(memoryview(part).nbytes for part in inside) < 65536
+        self.socket.send_multipart([header.pack(), text, *inside], copy=small)
 
     def store(self, data: Any, holders: int) -> Any:
         """Write a part for `holders` messages: into the arena if it is large and there is room; else leave it."""
@@ -151,7 +152,7 @@ class Channel:
         until = None if timeout is None else time.monotonic() + timeout
         while True:
             left = None if until is None else max(0.0, until - time.monotonic())
-            if not self.socket.poll(None if left is None else left * 1000):
+            if not self.socket.poll(None if left is None else int(left * 1000)):
                 return None
             message = self._read()
             if message is not None:

@@ -1,0 +1,238 @@
+"""Several processes: the same results for every number of workers and every layout, and what happens when one dies.
+
+Each test here starts real processes, so there are few of them; what layouts and messages mean is tested without any in
+test_layouts.py and test_transport.py.
+"""
+
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+
+import dovetail as dt
+import numpy as np
+import pyarrow as pa
+import pytest
+from dovetail import left, right
+from dovetail.engine.run import Runner
+from dovetail.transport.rundir import root
+
+
+@pytest.fixture(autouse=True)
+def runs(monkeypatch):
+    """A place of its own for the folders of runs: other tests run beside this one."""
+    place = tempfile.mkdtemp(dir="/dev/shm", prefix="dvt-")
+    monkeypatch.setenv("DOVETAIL_RUNS", place)
+    yield
+    shutil.rmtree(place)
+
+
+def table(seed, rows=4000, drift=0):
+    rng = np.random.default_rng(seed)
+    return pa.table({
+        "t": np.sort(rng.integers(0, rows // 2, rows)),
+        "x": rng.integers(0, 500, rows) + np.arange(rows) * drift // rows,
+        "s": pa.array(rng.choice(["a", "bb", "", None], rows)).dictionary_encode(),
+        "id": np.arange(rows),
+    })  # fmt: skip
+
+
+def joined(workers, layout="auto", on=None, *, itself=False, ordered=True, drift=0, window=None, **options):
+    flow = dt.Flow("f")
+    one = flow.read(dt.memory(table(1, drift=drift), batch_rows=700), name="one", time="t")
+    two = one if itself else flow.read(dt.memory(table(2, drift=drift), batch_rows=900), name="two", time="t")
+    on = (left.x - right.x).abs() <= 2 if on is None else on
+    out = one.join(two, on=on, window=window or dt.last(600), layout=layout, ordered=ordered).write(dt.collect())
+    result = flow.run(workers=workers, options=dt.Options(**options))
+    assert list(root().iterdir() if root().is_dir() else []) == [], "a run leaves nothing in memory"
+    return out.table(), result
+
+
+CASES = {
+    "band, range": ("range", None, {}),
+    "drifting band, range": ("range", None, {"drift": 5000, "batch_rows": 512}),
+    "band, matrix": ("matrix", None, {"out_rows": 100}),
+    "band, chain": ("chain", None, {"window": dt.last(time=40)}),
+    "equality, hash": ("hash", left.x == right.x, {}),
+    "equality of texts, hash": ("hash", [left.s == right.s, left.x < right.x - 460], {}),
+    "two inequalities, matrix": ("auto", [left.x < right.x - 400, left.id > right.id - 300], {}),
+    "self-join, range": ("range", None, {"itself": True}),
+    "self-join, matrix": ("matrix", left.x < right.x - 450, {"itself": True}),
+}
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+@pytest.mark.parametrize("case", CASES)
+def test_any_number_of_workers_gives_the_same_results(case, workers):
+    layout, on, options = CASES[case]
+    expected, before = joined(1, layout, on, **options)
+    found, after = joined(workers, layout, on, **options)
+    assert expected.num_rows > 1000
+    assert found.equals(expected)
+    assert [(s.rows_in, s.rows_out, s.null_keys) for s in after.steps.values()] == [
+        (s.rows_in, s.rows_out, s.null_keys) for s in before.steps.values()
+    ]
+
+
+def test_without_order_the_results_are_the_same_set():
+    expected, _ = joined(1)
+    found, _ = joined(2, ordered=False)
+    by = [("id", "ascending"), ("id_right", "ascending")]
+    assert found.sort_by(by).equals(expected.sort_by(by))
+
+
+def test_a_join_of_a_join():
+    outs = []
+    for workers in (1, 2):
+        flow = dt.Flow("f")
+        one, two, three = (flow.read(dt.memory(table(i), batch_rows=300), name=f"s{i}", time="t") for i in (1, 2, 3))
+        pairs = one.join(two, on=left.x == right.x, window=dt.last(200), name="first")
+        more = pairs.join(three, on=(left.x - right.x).abs() <= 1, window=dt.last(300), suffix="_3", name="second")
+        outs.append(more.write(dt.collect()))
+        flow.run(workers=workers)
+    assert outs[0].table().num_rows > 1000
+    assert outs[1].table().equals(outs[0].table())
+
+
+def test_a_join_without_time_and_what_leads_to_no_join():
+    outs = []
+    for workers in (1, 2):
+        flow = dt.Flow("f")
+        one, two = (flow.read(dt.memory(table(i), batch_rows=300), name=f"s{i}") for i in (1, 2))
+        outs.append(one.join(two, on=left.x == right.x, window=dt.last(200)).write(dt.collect()))
+        outs.append(one.filter(dt.col("x") > 250).write(dt.collect()))
+        flow.run(workers=workers)
+    assert outs[0].table().num_rows > 1000
+    assert [out.table() for out in outs[2:]] == [out.table() for out in outs[:2]]
+
+
+def test_a_tuple_with_more_matches_than_may_be_under_way_is_answered():
+    """Every cell has more slices of one tuple than it may send at once: they are put in order as they come."""
+    flow = dt.Flow("f")
+    rows = pa.table({"t": [0] * 3000 + [1], "x": [1] * 3000 + [2]})
+    s = flow.read(dt.memory(rows), name="s", time="t")
+    out = s.join(s, on=left.x > right.x, window=dt.last(None), layout="chain").write(dt.collect())
+    flow.run(workers=2, options=dt.Options(out_rows=10))
+    assert out.table().num_rows == 3000
+
+
+def test_functions_of_the_users_travel():
+    limit = 3
+
+    def both(a, b):
+        return (a * b) % limit == 0
+
+    on = [(left.x - right.x).abs() <= 5, dt.udf(both, ["x"], ["x"])]
+    found, _ = joined(2, on=on)
+    expected, _ = joined(1, on=on)
+    assert found.equals(expected)
+
+
+def test_an_error_in_a_worker_arrives_with_its_own_traceback():
+    def fails(a, b):
+        raise RuntimeError("no luck today")
+
+    with pytest.raises(dt.UserFunctionError, match=r"join 'join-1'.*no luck today") as caught:
+        joined(2, on=[(left.x - right.x).abs() <= 5, dt.udf(fails, ["x"], ["x"])])
+    assert any("in fails" in note and "worker" in note for note in caught.value.__notes__)
+
+
+def test_a_function_that_cannot_travel_is_told_before_anything_runs():
+    running = (x for x in (1, 2))
+    with pytest.raises(dt.FlowError, match="cannot be sent to another process.*workers=1"):
+        joined(2, on=[left.x == right.x, dt.udf(lambda a, b: running and a, ["x"], ["x"])])
+    assert list(root().iterdir()) == []
+
+
+def test_windows_that_do_not_fit_say_what_to_do():
+    with pytest.raises(dt.TransportError, match=r"join 'join-1': its windows do not fit.*arena_bytes="):
+        joined(2, window=dt.last(None), arena_bytes=20_000)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSEGV])
+def test_a_death_is_an_end(how, monkeypatch):
+    """Whenever a worker dies, the run ends with one error that says which and how, and leaves nothing."""
+    fired = []
+    real = Runner.round
+
+    def kills(self):
+        if self.graph.tasks[0].rows_in > 1000 and not fired:
+            fired.append(self.workers.workers[1].process.pid)
+            os.kill(fired[0], how)
+        return real(self)
+
+    monkeypatch.setattr(Runner, "round", kills)
+    with pytest.raises(dt.WorkerError, match=rf"worker 1 \(process \d+, core \d+\) died of signal {how.value}"):
+        joined(2)
+    assert fired
+    with pytest.raises(ProcessLookupError):
+        os.kill(fired[0], 0)
+    assert list(root().iterdir()) == []
+
+
+SCRIPT = """
+    import dovetail as dt
+    from dovetail import left, right
+
+    told = []
+
+    def tell(batch):
+        if not told:
+            told.append(print("running", flush=True))
+
+    flow = dt.Flow("f")
+    s = flow.read(dt.synthetic(rows=10**7, seed=1), name="s", time="ts", rate=20_000)
+    s.join(s, on=(left.key - right.key).abs() <= 0.01, window=dt.last(1000)).write(dt.call(tell))
+    flow.run(workers=2, every="0.1s", options=dt.Options(batch_rows=1000))
+    print("stopped cleanly", flush=True)
+"""  # without `if __name__ == "__main__"`: a script must not be run again by its workers
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "job.py"
+    path.write_text(textwrap.dedent(SCRIPT))
+    pipe, command = subprocess.PIPE, [sys.executable, path]
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, start_new_session=True) as process:
+        assert process.stdout.readline() == "running\n", process.stderr.read()
+        yield process
+        process.kill()
+
+
+def workers_of(pid):
+    found = []
+    for path in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rsplit(")", 1)[1].split()
+        except OSError:
+            continue
+        if int(fields[1]) == pid:
+            found.append(int(path.parent.name))
+    return found
+
+
+def test_ctrl_c_stops_the_workers_too(script):
+    children = workers_of(script.pid)
+    assert len(children) >= 2
+    os.killpg(script.pid, signal.SIGINT)
+    out, err = script.communicate(timeout=60)
+    assert "stopped cleanly" in out, err
+    assert list(root().iterdir()) == []
+
+
+def test_workers_do_not_outlive_a_killed_run_and_the_next_one_cleans_up(script):
+    children = workers_of(script.pid)
+    script.send_signal(signal.SIGKILL)
+    script.wait()
+    for pid in children:
+        while os.path.exists(f"/proc/{pid}"):  # the kernel kills them; the test hangs if it does not
+            os.sched_yield()
+    (left_behind,) = root().iterdir()
+    boards = [pathlib.Path("/dev/shm") / name for name in (left_behind / "boards").read_text().split()]
+    assert len(boards) == 2
+    joined(2)  # and that leaves nothing
+    assert not any(board.exists() for board in boards)
