@@ -55,6 +55,7 @@ def _parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=what, description=what)
         command.add_argument("flow", help="module:name or file.py:name; the name is `flow` if left out")
         command.add_argument("--traceback", action="store_true", help="show where an error was raised")
+        command.add_argument("--workers", type=int, default=1, help="processes that joins are spread over (1: none)")
         if name == "explain":
             command.add_argument("--mermaid", action="store_true", help="as a drawing, in Mermaid's language")
         else:
@@ -63,7 +64,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _explain(flow: Flow, given: argparse.Namespace) -> int:
-    plan = flow.explain()
+    plan = flow.explain(workers=given.workers)
     print(plan.mermaid() if given.mermaid else plan, flush=True)
     return 0
 
@@ -71,7 +72,7 @@ def _explain(flow: Flow, given: argparse.Namespace) -> int:
 def _run(flow: Flow, given: argparse.Namespace) -> int:
     progress = None if given.quiet else Progress(sys.stderr)
     try:
-        result = flow.run(progress=progress)
+        result = flow.run(progress=progress, workers=given.workers)
     finally:
         if progress is not None:
             progress.close()

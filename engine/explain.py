@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from ..operators.access import SIDES, JoinSpec, choose_access
+from ..operators.layouts import choose_layout
 from ..operators.windows import WindowSpec
 from .graph import (
     ComputeNode,
@@ -36,24 +37,25 @@ class Explanation(str):
         return f"```mermaid\n{self.drawing}\n```\n\n```text\n{self}\n```"
 
 
-def explain(name: str, nodes: Sequence[Node]) -> Explanation:
-    """Describe each step; steps that no sink needs are named as such."""
+def explain(name: str, nodes: Sequence[Node], workers: int = 1) -> Explanation:
+    """Describe each step, as it runs on so many workers; steps that no sink needs are named as such."""
     sinks = [node for node in nodes if isinstance(node, WriteNode)]
     used = {id(node) for node in reachable(sinks)}
     needed = needed_columns(sinks)
-    lines = [f"flow {name!r}, in one process"]
+    where = "in one process" if workers == 1 else f"joins on {workers} worker processes, the rest in this one"
+    lines = [f"flow {name!r}, {where}"]
     for node in nodes:
         lines.append("")
         unused = "" if id(node) in used else "   (no sink needs it, so it does not run)"
         came = f" ← {', '.join(n.name for n in node.inputs)}" if node.inputs else ""
         lines.append(f"{node.kind} {node.name}{came}{unused}")
-        lines += [f"    {line}" for line in _details(node, needed.get(id(node)))]
+        lines += [f"    {line}" for line in _details(node, needed.get(id(node)), workers)]
     text = Explanation("\n".join(lines))
     text.drawing = _mermaid(nodes)
     return text
 
 
-def _details(node: Node, needed: set[str] | None) -> list[str]:
+def _details(node: Node, needed: set[str] | None, workers: int) -> list[str]:
     if isinstance(node, ReadNode):
         return _read_details(node, needed)
     if isinstance(node, LateNode):
@@ -72,7 +74,7 @@ def _details(node: Node, needed: set[str] | None) -> list[str]:
     if isinstance(node, UnionNode):
         return ["by time, then in the order of the streams named"] if node.domain else ["in the order of arrival"]
     if isinstance(node, JoinNode):
-        return _join_details(node, needed)
+        return _join_details(node, needed, workers)
     assert isinstance(node, WriteNode)
     times = "each result once" if node.sink.transactional else "each result at least once"
     return [f"to {node.sink.describe()}; {times}"]
@@ -97,7 +99,7 @@ def _ticks(node: ReadNode) -> str:
     return str(node.delay) if node.domain.ticks is None else f"{float(node.delay):g} s"
 
 
-def _join_details(node: JoinNode, needed: set[str] | None) -> list[str]:
+def _join_details(node: JoinNode, needed: set[str] | None, workers: int) -> list[str]:
     spec = node.spec
     lines = [f"on     {line}" if i == 0 else f"       {line}" for i, line in enumerate(spec.predicate.normal_form())]
     for side in SIDES:
@@ -105,6 +107,9 @@ def _join_details(node: JoinNode, needed: set[str] | None) -> list[str]:
             continue
         kept = "own rows" if spec.self_join else f"{side} rows"
         lines.append(f"window {kept}: {spec.windows[side]}")
+    if workers > 1:
+        layout = choose_layout(spec, workers, node.layout)
+        lines.append(f"spread {layout.describe()}: {layout.why}")
     for side in SIDES:
         access = choose_access(spec, side)
         lines.append(f"find   {side} rows by {access.describe()}: {access.why}")

@@ -148,8 +148,7 @@ class Flow:
                 f"flow {self.name!r}: checkpoint={checkpoint!r} is not in this version; leave it out, and a crash "
                 "ends the job (files that were written are whole)"
             )
-        if not isinstance(workers, int) or isinstance(workers, bool) or workers < 1:
-            raise FlowError(f"flow {self.name!r}: workers={workers!r}; give a number of processes, at least 1")
+        self._checked(workers)
         if options is not None and not isinstance(options, Options):
             raise FlowError(f"flow {self.name!r}: options={options!r}; write dt.Options(batch_rows=…)")
         if progress is not None and not callable(progress):
@@ -159,9 +158,14 @@ class Flow:
             raise WindowError(f"flow {self.name!r}: every={every!r} is negative")
         return run(self.name, self._sinks(), options or Options.from_environment(), seconds, progress, workers)
 
-    def explain(self) -> Explanation:
+    def explain(self, *, workers: int = 1) -> Explanation:
         """Return the plan as text; `.mermaid()` draws it, and notebooks show the drawing."""
-        return explain(self.name, list(self._nodes.values()))
+        return explain(self.name, list(self._nodes.values()), self._checked(workers))
+
+    def _checked(self, workers: int) -> int:
+        if not isinstance(workers, int) or isinstance(workers, bool) or workers < 1:
+            raise FlowError(f"flow {self.name!r}: workers={workers!r}; give a number of processes, at least 1")
+        return workers
 
     def _repr_markdown_(self) -> str:
         return self.explain()._repr_markdown_()

@@ -236,3 +236,35 @@ def test_workers_do_not_outlive_a_killed_run_and_the_next_one_cleans_up(script):
     assert len(boards) == 2
     joined(2)  # and that leaves nothing
     assert not any(board.exists() for board in boards)
+
+
+def test_explain_says_how_a_join_is_spread():
+    flow = dt.Flow("f")
+    one, two = (flow.read(dt.memory(table(i)), name=f"s{i}", time="t") for i in (1, 2))
+    one.join(two, on=(left.x - right.x).abs() <= 2, window=dt.last(600)).write(dt.null())
+    said = str(flow.explain(workers=2))
+    assert "flow 'f', joins on 2 worker processes, the rest in this one" in said
+    assert "spread range on 2 cells: the predicate is a band on one key" in said
+    assert "spread" not in str(flow.explain())
+    with pytest.raises(dt.FlowError, match="workers=0; give a number of processes, at least 1"):
+        flow.explain(workers=0)
+
+
+def test_the_command_line_takes_workers(tmp_path):
+    path = tmp_path / "job.py"
+    path.write_text(
+        textwrap.dedent("""
+        import dovetail as dt
+        from dovetail import left, right
+
+        flow = dt.Flow("small")
+        s = flow.read(dt.memory({"x": [1, 2, 3]}), name="s")
+        s.join(s, on=left.x < right.x, window=dt.last(10)).write(dt.show())
+    """)
+    )
+    for command, said in (("run", "(3 rows)"), ("explain", "spread matrix 1 × 2 on 2 cells")):
+        done = subprocess.run(
+            [sys.executable, "-m", "dovetail", command, path, "--workers", "2"], capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        assert said in done.stdout

@@ -42,7 +42,7 @@ class Arena:
     """The owner's side. `limit`: bytes, at most, of all segments."""
 
     def __init__(self, folder: Path, name: str, limit: int) -> None:
-        self.folder, self.name, self.limit = folder, name, limit
+        self.folder, self.name, self.limit = folder, name, limit // mmap.PAGESIZE * mmap.PAGESIZE
         self.ledgers: list[Ledger] = []
         self.maps: list[mmap.mmap] = []
 
@@ -82,9 +82,9 @@ class Arena:
             ledger.check()
 
     def _grow(self, least: int) -> bool:
-        page = mmap.PAGESIZE
-        size = -(-max(least, min(SEGMENT, self.limit - self.size)) // page) * page
-        if size > self.limit - self.size:
+        left = self.limit - self.size
+        size = max(-(-least // mmap.PAGESIZE) * mmap.PAGESIZE, min(SEGMENT, left))
+        if size > left or size == 0:
             return False
         path = self.folder / f"{self.name}-{len(self.maps)}"
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)

@@ -22,7 +22,10 @@ BOARDS = "boards"
 
 
 def root() -> Path:
-    """Return where the folders of this user's runs stand; `DOVETAIL_RUNS` names another place (a short path)."""
+    """Return where the folders of this user's runs stand.
+
+    `DOVETAIL_RUNS` names another place; a short path, as sockets stand there.
+    """
     if place := os.environ.get("DOVETAIL_RUNS"):
         return Path(place)
     base = Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else Path(tempfile.gettempdir())
