@@ -124,6 +124,7 @@ def test_messages_arrive_as_they_were_sent(ends):
         message = two.receive(timeout=10.0)
         assert (message.kind, message.meta["n"], message.meta["wide"]) == (3, number, 2**70)
         assert all(np.array_equal(a, b) for a, b in zip(message.parts, parts, strict=True))
+        assert all(part.ctypes.data % 8 == 0 for part in message.parts)  # so that numbers may be read from them
         del message
         two.send(4, {})
         assert one.receive(timeout=10.0).kind == 4

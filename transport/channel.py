@@ -190,8 +190,13 @@ class Channel:
         parts = []
         for place in meta.get("parts", ()):
             if place is None:
-                parts.append(np.frombuffer(next(inside).buffer, np.uint8))
+                parts.append(_aligned(np.frombuffer(next(inside).buffer, np.uint8)))
             else:
                 assert self.reader is not None
                 parts.append(self.reader.read(Block(*place)))
         return Message(header.kind, meta, parts)
+
+
+def _aligned(part: np.ndarray) -> np.ndarray:
+    """Return bytes that begin where numbers may: inside a message a part stands wherever it came to stand."""
+    return part if part.ctypes.data % 8 == 0 else part.copy()
