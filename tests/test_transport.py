@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from streams import examples
 
 
-@examples(20)
+@examples(0.4)
 @given(st.data())
 def test_a_ledger_never_gives_a_byte_to_two(data):
     ledger, held = Ledger(data.draw(st.integers(1, 40)) * ALIGNMENT), {}
