@@ -11,6 +11,7 @@ __all__ = ["ParallelJoin", "Workers"]
 
 import contextlib
 import os
+import pickle
 import signal
 import sys
 import uuid
@@ -92,7 +93,7 @@ class Workers:
             try:
                 with _without_main():
                     process.start()
-            except (TypeError, AttributeError, ImportError, ValueError) as error:
+            except (TypeError, AttributeError, ImportError, ValueError, pickle.PicklingError) as error:
                 raise FlowError(
                     f"a step of this flow cannot be sent to another process: {error}; "
                     "use functions that hold no open files, locks or connections, or run with workers=1"
@@ -186,10 +187,6 @@ class Workers:
             else:
                 each.channel.give_back(codec.FREED)
 
-    def status(self) -> list[dict[str, Any]]:
-        """Return what each worker says of itself."""
-        return [dict(board) for board in self.boards]
-
     def stop(self, *, kill: bool = False) -> None:
         """Stop the processes, and remove what the run left in memory."""
         for each in self.workers:
@@ -222,8 +219,18 @@ class Workers:
         code = each.process.exitcode
         how = f"signal {-code} ({signal.Signals(-code).name})" if code is not None and code < 0 else f"exit code {code}"
         raise WorkerError(
-            f"worker {number} (process {each.process.pid}, core {each.core}) died of {how}; {self._last_words(number)}"
+            f"worker {number} (process {each.process.pid}, core {each.core}) died of {how} while it was "
+            f"{self._state_of(number)}; {self._last_words(number)}"
         )
+
+    def _state_of(self, number: int) -> str:
+        """Return what a worker has said of its state. It may have died in the middle of saying it."""
+        for _ in range(3):
+            try:
+                return str(self.boards[number].get("state", "starting"))
+            except (pickle.UnpicklingError, EOFError, ValueError):
+                continue
+        return "saying something"
 
     def _last_words(self, number: int) -> str:
         path = self.folder.path / f"worker-{number}.err"
@@ -271,7 +278,6 @@ class ParallelJoin(JoinTask):
         self.workers: Workers | None = None
         self.number = 0
         self.promised: Watermark = START
-        self.results: Iterator[Any] | None = None
 
     def part(self) -> worker.JoinPart:
         """Return what a worker must know."""
@@ -298,8 +304,17 @@ class ParallelJoin(JoinTask):
         return sum(self.head.cell_bytes) + self.head.numbering.nbytes + self.waiting_bytes
 
     def process(self, port: int, batch: Batch) -> Iterator[Batch]:
-        """Deal out the rows whose turn has come."""
+        """Deal out the rows whose turn has come.
+
+        The run reads no sources while a join is full; but what another join hands on comes anyway. Then results go out
+        first, until there is room: the cells of this join wait for nobody.
+        """
         assert self.workers is not None
+        while self.head.full:
+            yield from self._results()
+            if self.head.full:
+                self.workers.wait(1.0)
+                self.workers.pump()
         left, right = self.steps(port, batch)
         mark = self.mark(port, batch)
         if left.rows or right.rows or mark > self.promised:
@@ -307,17 +322,20 @@ class ParallelJoin(JoinTask):
             steps = {"left": self._wanted("left", left)}
             steps["right"] = steps["left"] if self.node.spec.self_join else self._wanted("right", right)
             self.workers.deal(self.number, self.head.deal(steps, mark))
-        return iter(())
 
     def _wanted(self, side: str, step: Step) -> Step:
         names = self.inputs[side].names
         return Step([b if b.schema.names == names else b.select(names) for b in step.batches], step.times)
 
     def collect(self) -> Iterator[Batch]:
-        """Yield what may go on."""
+        """Yield what may go on, and count it."""
+        for batch in self._results():
+            self.rows_out += batch.num_rows
+            self.watermark = batch.watermark
+            yield batch
+
+    def _results(self) -> Iterator[Batch]:
         assert self.workers is not None
         for data, times, mark in self.head.results():
-            self.rows_out += data.num_rows
-            self.watermark = mark
             yield Batch(data, times, mark)
         self.workers.acknowledge(self.number)

@@ -22,10 +22,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from ..batch import START, Watermark
+from ..batch import START, Watermark, empty_batch
 from ..operators.access import SIDES, JoinSpec
 from ..operators.cell import Cell
-from ..operators.collecting import Collector, ties
+from ..operators.collecting import Collector, Ties
 from ..operators.layouts import Balance, Layout, Pieces
 from ..operators.numbering import Half, Numbered, Numbering, Step, rank_of
 from ..operators.ranges import OTHER
@@ -49,7 +49,7 @@ class StepMessage:
 
 @dataclass(frozen=True)
 class Slice:
-    """Some results of a step. `later` and `tie` put them in order; without order they are empty."""
+    """Some results of a step. `later` and `tie` put them in order."""
 
     step: int
     upto: int
@@ -86,10 +86,10 @@ class CellMachine:
         with np.errstate(all="ignore"):
             prepared = cell.prepare(batches)
             probes = cell.store(batches, prepared, numbered)
+        ties = Ties(numbered.halves, numbered.total, spec.self_join)
         for answer in cell.answers(probes):
             for data, part in cell.gather(answer):
-                tie = ties(numbered.halves, numbered.total, part.left, part.right, part.later, spec.self_join)
-                yield Slice(message.number, part.upto, data, part.later, tie)
+                yield Slice(message.number, part.upto, data, part.later, ties.of(part.left, part.right, part.later))
         cell.expire(message.bounds)
         sample = {}
         if self.layout.name == "range" and self.number == 0:
@@ -131,12 +131,10 @@ class Head:
         self.steps: deque[_UnderWay] = deque()
         self.dealt = 0
         self.watermark: Watermark = START
-        self.bounds: dict[str, int] | None = None
         self.cell_bytes = [0] * layout.cells
         self.cell_nulls = [0] * layout.cells
         self.loads: dict[int, np.ndarray] = {}
         self.samples: dict[int, dict[str, np.ndarray]] = {}
-        self.pairs = 0
 
     @property
     def full(self) -> bool:
@@ -182,7 +180,6 @@ class Head:
     def take(self, cell: int, message: Slice | Done) -> None:
         """Take what a cell has sent."""
         if isinstance(message, Slice):
-            self.pairs += message.data.num_rows
             self.collector.take(message.step, cell, message.upto, message.data, message.later, message.tie)
             return
         self.collector.done(message.step, cell)
@@ -203,9 +200,8 @@ class Head:
             self.steps.popleft()
             if step.mark > self.watermark:
                 self.watermark = step.mark
-                nothing = self.collector.schema.empty_table().to_batches()
-                data = nothing[0] if nothing else pa.RecordBatch.from_pylist([], schema=self.collector.schema)
-                yield data, None if self.spec.time is None else np.empty(0, np.int64), self.watermark
+                times = None if self.spec.time is None else np.empty(0, np.int64)
+                yield empty_batch(self.collector.schema), times, self.watermark
 
     def _weigh(self, cell: int, message: Done, step: _UnderWay) -> None:
         assert self.balance is not None

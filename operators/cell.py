@@ -32,7 +32,7 @@ from ..state import WindowLog, _native
 from .access import SIDES, JoinSpec, choose_access, output_fields
 from .binding import Bound
 from .evaluate import Columns, truth
-from .layouts import Share
+from .layouts import Range, Share
 from .numbering import NO_TIMES, Half, Numbered
 from .predicate import RangeTest, SidePlan
 from .ranges import OTHER, Ends
@@ -118,7 +118,7 @@ class _StoredSide:
             return 0
         key = self.key_of(new)
         if self.share is not None and rows:
-            if self.index is not None:
+            if isinstance(self.share, Range):  # the one that can change
                 self.seen.append((first, key, can))
             can = _and(can, self.share.keeps(self.side, first, key if len(key) == rows else np.empty(rows, np.uint64)))
         if can is not None and self.places is None:

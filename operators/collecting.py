@@ -10,7 +10,7 @@ what cells may send before it is acknowledged, not by the number of matches.
 Cost: where one cell alone has results they are handed on as they came; otherwise each is copied once.
 """
 
-__all__ = ["Collector", "ties"]
+__all__ = ["Collector", "Ties"]
 
 from collections import deque
 from collections.abc import Iterator
@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
+from ..batch import record_batch
 from ..state import WindowLog, _native
 from .numbering import Half
 
@@ -28,16 +29,20 @@ Slice = tuple[pa.RecordBatch, np.ndarray]
 """Some results, and the rank of each one's later tuple."""
 
 
-def ties(
-    halves: dict[str, Half], total: int, left: np.ndarray, right: np.ndarray, later: np.ndarray, self_join: bool
-) -> np.ndarray:
-    """Return what orders results with the same later tuple: the older one's row; in a self-join then the role."""
-    if self_join:
-        own = halves["left"].first + later
-        return (left + right - own) * 2 + (left != own)
-    from_left = np.zeros(total, bool)
-    from_left[halves["left"].rank] = True
-    return np.where(from_left[later], right, left)
+class Ties:
+    """What orders results with the same later tuple: the older one's row; in a self-join then the role."""
+
+    def __init__(self, halves: dict[str, Half], total: int, self_join: bool) -> None:
+        self.first, self.self_join = halves["left"].first, self_join
+        self.from_left = np.zeros(total, bool)
+        self.from_left[halves["left"].rank] = True
+
+    def of(self, left: np.ndarray, right: np.ndarray, later: np.ndarray) -> np.ndarray:
+        """Return it for some results."""
+        if self.self_join:
+            own = self.first + later
+            return (left + right - own) * 2 + (left != own)
+        return np.where(self.from_left[later], right, left)
 
 
 @dataclass
@@ -136,4 +141,4 @@ class Collector:
         for at in range(0, len(row), self.out_rows):
             part = slice(at, at + self.out_rows)
             columns = log.gather(list(range(len(self.schema))), row[part])
-            yield pa.RecordBatch.from_arrays(columns, schema=self.schema), later[part]
+            yield record_batch(columns, self.schema, len(row[part])), later[part]
