@@ -114,30 +114,29 @@ def keys_of(kind, n, rng, dtype):
 def bands(kind, keys, window, stored, matches, rng):
     """What each tuple looks for in a window of the other stream, so that it finds so many rows on average.
 
-    Of tied keys no band holds two rows: there, pairs of neighbouring rare keys are looked for (zipf), or all rows of a
-    key by so few tuples that there are two rows a tuple (100 keys).
+    Of heavy keys no band holds two rows: there, rare keys are looked for, and what follows them up to so many percent
+    more (zipf), or all rows of a key by so few tuples that there are two rows a tuple (100 keys).
     """
     sample = np.sort(stored[: min(len(stored), window)])
-    if kind == "zipf":
-        values, counts = np.unique(sample, return_counts=True)
-        pairs = np.flatnonzero((counts[:-1] == 1) & (counts[1:] == 1))
-        at = rng.choice(pairs, len(keys))
-        return values[at], values[at + 1]
     if kind == "100 keys":
         asks = rng.random(len(keys)) < matches * 100 / window
         return np.where(asks, keys, keys.dtype.type(1)), np.where(asks, keys, keys.dtype.type(0))
-    low, high = 0.0, float(sample[-1] - sample[0])
-    asked = keys[rng.integers(0, min(len(keys), window), 4000)]
+    if kind == "zipf":
+        values, counts = np.unique(keys, return_counts=True)
+        centres = rng.choice(values[counts == 1], len(keys))
+        ends, high = lambda x, share: (x, x + (x * share).astype(x.dtype)), 1.0
+    else:
+        centres = keys
+        ends, high = lambda x, width: (x - x.dtype.type(width), x + x.dtype.type(width)), float(sample[-1] - sample[0])
+    asked, low = centres[rng.integers(0, min(len(keys), window), 4000)], 0.0
     for _ in range(60):
-        width = (low + high) / 2
-        d = np.array(width).astype(keys.dtype)
-        hits = np.searchsorted(sample, asked + d, "right") - np.searchsorted(sample, asked - d, "left")
+        lo, hi = ends(asked, (low + high) / 2)
+        hits = np.searchsorted(sample, hi, "right") - np.searchsorted(sample, lo, "left")
         if hits.mean() * (window / len(sample)) > matches:
-            high = width
+            high = (low + high) / 2
         else:
-            low = width
-    d = np.array((low + high) / 2).astype(keys.dtype)
-    return keys - d, keys + d
+            low = (low + high) / 2
+    return ends(centres, (low + high) / 2)
 
 
 class Load:
@@ -376,7 +375,49 @@ def shapes(library, results):
         tell(results, ("portable", w, "carousel"))
 
 
-TABLES = {"windows": windows, "shapes": shapes, "matches": match_rates, "keys": distributions}
+def grid(library, results):
+    """The carousel on all keys, windows and batches, with vector instructions and without."""
+    carousel = ("carousel", {})
+    for w in WINDOWS:
+        for kind, dtype in [(kind, dtype) for kind in KEYS for dtype in ("int64", "float64")]:
+            load = Load(kind, w, dtype, tuples=1 << 17)
+            for table, portable in (("grid", False), ("grid portable", True)):
+                results[table, f"{kind}, {dtype}", w] = measure(library, carousel, load, BATCHES, (), portable)
+                tell(results, (table, f"{kind}, {dtype}", w))
+
+
+def largest(_, results):
+    """The carousel on a window of 2^26 rows: too large for a `Load`, so its keys are drawn as they come."""
+    w, batch, measured = 1 << 26, 1 << 16, 1 << 23
+    rng = np.random.default_rng(1)
+    store = state.make("carousel", "int64")
+    width, seconds, pairs, asked = (1 << 62) // w, 0.0, 0, 0
+    for at in range(0, w + measured, batch):
+        keys = rng.integers(0, 1 << 62, batch)
+        row_lo, row_hi = np.full(batch, max(0, at - w)), np.full(batch, at)
+        start = time.thread_time()
+        store.insert(keys, at)
+        if at >= w:
+            pairs += len(store.probe(keys - width, keys + width, row_lo, row_hi)[1])
+            store.expire(at + batch - w)
+            seconds += time.thread_time() - start
+            asked += batch
+    store.check()
+    assert len(store) == w
+    # Each row is found by its own key.
+    some = rng.integers(0, len(keys), 1000)
+    found = store.probe(keys[some], keys[some], np.full(1000, at), np.full(1000, at + batch))[1]
+    assert set(found - at) == set(np.flatnonzero(np.isin(keys, keys[some])))
+    rate, size = asked / seconds / 1e6, store.nbytes / w
+    facts = {"rate": rate, "ratio": 0.0, "bytes": size, "matches": pairs / asked}
+    results["largest", "w = 2^26", "carousel"] = {f"python {batch}": facts}
+    tell(results, ("largest", "w = 2^26", "carousel"))
+
+
+TABLES = {
+    "windows": windows, "shapes": shapes, "matches": match_rates, "keys": distributions, "grid": grid,
+    "largest": largest,
+}  # fmt: skip
 
 
 def rounded(figures):
