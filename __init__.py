@@ -29,7 +29,9 @@ __all__ = [
     "call",
     "col",
     "collect",
+    "count",
     "csv",
+    "group_udf",
     "last",
     "left",
     "lit",
@@ -37,11 +39,14 @@ __all__ = [
     "null",
     "parquet",
     "right",
+    "session",
     "show",
     "sink",
+    "sliding",
     "source",
     "state",
     "synthetic",
+    "tumbling",
     "udf",
 ]
 
@@ -66,7 +71,8 @@ from .errors import (
 )
 from .ingest import call, collect, csv, memory, null, parquet, show, sink, source, synthetic
 from .operators.contracts import END_OF_SOURCE, Delivery
-from .operators.expressions import col, left, lit, right, udf
+from .operators.event_windows import session, sliding, tumbling
+from .operators.expressions import col, count, group_udf, left, lit, right, udf
 from .operators.window_join import WindowJoin
 from .operators.windows import last
 

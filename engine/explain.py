@@ -18,6 +18,7 @@ from .graph import (
     Node,
     ReadNode,
     UnionNode,
+    WindowNode,
     WriteNode,
     reachable,
 )
@@ -75,9 +76,24 @@ def _details(node: Node, needed: set[str] | None, workers: int) -> list[str]:
         return ["by time, then in the order of the streams named"] if node.domain else ["in the order of arrival"]
     if isinstance(node, JoinNode):
         return _join_details(node, needed, workers)
+    if isinstance(node, WindowNode):
+        return _window_details(node, needed)
     assert isinstance(node, WriteNode)
     times = "each result once" if node.sink.transactional else "each result at least once"
     return [f"to {node.sink.describe()}; {times}"]
+
+
+def _window_details(node: WindowNode, needed: set[str] | None) -> list[str]:
+    made = [f"{name} = {each.aggregate}" for name, each in node.made.items() if needed is None or name in needed]
+    pieces = "one row for each window and key" if node.keys else "one row for each window"
+    pieces_held = node.stretch.size // node.stretch.pane if node.stretch.pane else 1
+    held = "each open window" if pieces_held == 1 else f"each of the {pieces_held:,} pieces of open windows"
+    return [
+        *([f"keys   {', '.join(node.keys)}"] if node.keys else []),
+        f"window {node.window}; {pieces}, when the watermark has reached its end",
+        *(f"makes  {line}" if i == 0 else f"       {line}" for i, line in enumerate(made)),
+        f"memory for each key in {held}",
+    ]
 
 
 def _read_details(node: ReadNode, needed: set[str] | None) -> list[str]:

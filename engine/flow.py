@@ -4,7 +4,7 @@ Each method adds a frozen node to the graph after checking what can be checked n
 windows, sources that are there, sinks that can be written. `Flow.run` hands the graph to `plan` and `run`.
 """
 
-__all__ = ["Flow", "Stream"]
+__all__ = ["Flow", "KeyedStream", "Stream", "WindowedStream"]
 
 import glob
 import os
@@ -22,10 +22,14 @@ from ..errors import FlowError, SchemaError, UnsupportedError, UserFunctionError
 from ..operators.access import JoinSpec, output_fields, storable_type
 from ..operators.binding import bind, bind_predicate
 from ..operators.contracts import Sink, Source
-from ..operators.expressions import Column, Expression, caller
+from ..operators.event_windows import EventWindow
+from ..operators.expressions import Aggregate, Column, Expression, caller
+from ..operators.grouping import check_key
 from ..operators.layouts import LAYOUTS, choose_layout
 from ..operators.steps import Map, computed_type
 from ..operators.times import Duration, TimeDomain, parse_duration, time_domain
+from ..operators.windowed import Made, window_schema
+from ..operators.windows import WindowSpec
 from .explain import Explanation, explain
 from .graph import (
     ComputeNode,
@@ -37,6 +41,7 @@ from .graph import (
     Rate,
     ReadNode,
     UnionNode,
+    WindowNode,
     WriteNode,
 )
 from .result import Result
@@ -298,6 +303,30 @@ class Stream:
         time = self._time_column()
         return self._next(MapNode, step, schema, fn=fn, promised=promised, known=known, time=time)
 
+    def key_by(self, *columns: str) -> "KeyedStream":
+        """Group the rows by one or more columns, for `.window(…)`. Null is a key of its own."""
+        names = list(columns[0]) if len(columns) == 1 and isinstance(columns[0], list | tuple) else list(columns)
+        if not names:
+            raise FlowError(f"key_by of {self._node.label}: name at least one column ({caller()})")
+        for name in names:
+            if not isinstance(name, str):
+                raise FlowError(f"key_by of {self._node.label}: {name!r} is not a column's name ({caller()})")
+            if name not in self.schema.names:
+                raise SchemaError(
+                    f"key_by of {self._node.label}: there is no column {name!r}; {nearest(name, self.schema.names)}"
+                )
+            if names.count(name) > 1:
+                raise SchemaError(f"key_by of {self._node.label}: column {name!r} is named twice")
+            check_key(name, self.schema.field(name).type, f"key_by of {self._node.label}")
+        return KeyedStream(self, tuple(names))
+
+    def window(self, window: EventWindow) -> "WindowedStream":
+        """Cut the rows into windows of event time, for `.agg(…)`: all of a window are one group.
+
+        `window` is `dt.tumbling("1min")`, `dt.sliding("10min", every="1min")` or `dt.session("30s")`.
+        """
+        return KeyedStream(self, ()).window(window)
+
     def union(self, *others: "Stream", name: str | None = None) -> "Stream":
         """Put streams of one schema together, by time; at equal times this one's rows come first."""
         step = self._flow._name(name, "union")
@@ -428,7 +457,7 @@ class Stream:
                 return next((k for k, made in node.columns.items() if made == read or _is_column(made, read)), None)
             if isinstance(node, MapNode):
                 return node.time if node.time in node.schema.names else None
-            if isinstance(node, JoinNode | LateNode):
+            if isinstance(node, JoinNode | LateNode | WindowNode):
                 return None
             if isinstance(node, UnionNode):
                 columns = {Stream(self._flow, before)._time_column() for before in node.inputs}
@@ -448,6 +477,71 @@ class Stream:
                 f"{where}: {self._node.label} comes from a join with ordered=False, whose results have no order to "
                 "go by; leave ordered=False out there"
             )
+
+
+class KeyedStream:
+    """A stream whose rows are grouped by a key; `window` says by what else."""
+
+    def __init__(self, stream: Stream, keys: tuple[str, ...]) -> None:
+        self._stream, self._keys = stream, keys
+
+    def __repr__(self) -> str:
+        return f"<KeyedStream {self._stream.name!r} by {', '.join(self._keys)}>"
+
+    def window(self, window: EventWindow) -> "WindowedStream":
+        """Cut the rows of each key into windows of event time, for `.agg(…)`.
+
+        `window` is `dt.tumbling("1min")`, `dt.sliding("10min", every="1min")` or `dt.session("30s")`.
+        """
+        if not isinstance(window, EventWindow):
+            hint = "; dt.last(…) is the window of a join" if isinstance(window, WindowSpec) else ""
+            raise WindowError(
+                f'window of {self._stream._node.label}: {window!r} is not one; write dt.tumbling("1min"), '
+                f'dt.sliding("10min", every="1min") or dt.session("30s"){hint} ({caller()})'
+            )
+        return WindowedStream(self._stream, self._keys, window)
+
+
+class WindowedStream:
+    """A stream that is cut into windows; `agg` says what is wanted of each."""
+
+    def __init__(self, stream: Stream, keys: tuple[str, ...], window: EventWindow) -> None:
+        self._stream, self._keys, self._window = stream, keys, window
+
+    def __repr__(self) -> str:
+        return f"<WindowedStream {self._stream.name!r}, {self._window}>"
+
+    def agg(self, *, name: str | None = None, **aggregates: Aggregate) -> Stream:
+        """Return one row for each window and key that has rows, when the window is complete.
+
+        Its columns are the keys, `window_start`, `window_end` (which is not in the window any more) and the aggregates:
+        `.agg(total=dt.col("amount").sum(), n=dt.count())`. Its event time is the last unit of the window.
+        """
+        stream = self._stream
+        step = stream._flow._name(name, "window")
+        where = f"window {step!r}"
+        stream._needs_order(where)
+        stretch = self._window.resolve(stream._node.domain, where)
+        if not aggregates:
+            raise FlowError(f'{where}: name at least one aggregate, as in total=dt.col("x").sum() ({caller()})')
+        made = {key: self._made(key, aggregate, where) for key, aggregate in aggregates.items()}
+        assert stream._node.domain is not None
+        keys = pa.schema([stream.schema.field(key) for key in self._keys])
+        schema = window_schema(keys, made, stream._node.domain, where)
+        return stream._next(WindowNode, step, schema, keys=self._keys, window=self._window, stretch=stretch, made=made)
+
+    def _made(self, name: str, aggregate: Any, where: str) -> Made:
+        if not isinstance(aggregate, Aggregate):
+            hint = f"{aggregate}.sum()" if isinstance(aggregate, Expression) else 'dt.col("x").sum()'
+            raise FlowError(f"{where}: {name}={aggregate!r} is not an aggregate; write {hint} or dt.count()")
+        schema = self._stream.schema
+        for column in aggregate.columns:
+            if column not in schema.names:
+                raise SchemaError(f"{where}: there is no column {column!r}; {nearest(column, schema.names)}")
+        if aggregate.of is None:
+            return Made(aggregate, None, None)
+        bound = bind(aggregate.of, {"": schema}, where)
+        return Made(aggregate, bound, computed_type(bound, schema, f"{where}: column {name!r}"))
 
 
 def _brief(value: Any) -> str:

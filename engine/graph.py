@@ -14,6 +14,7 @@ __all__ = [
     "Rate",
     "ReadNode",
     "UnionNode",
+    "WindowNode",
     "WriteNode",
     "reachable",
 ]
@@ -28,7 +29,9 @@ import pyarrow as pa
 from ..operators.access import JoinSpec
 from ..operators.binding import Bound
 from ..operators.contracts import Sink, Source
+from ..operators.event_windows import EventWindow, Stretch
 from ..operators.times import Duration, TimeDomain
+from ..operators.windowed import Made
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -123,6 +126,16 @@ class JoinNode(Node):
 
     spec: JoinSpec
     layout: str = "auto"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class WindowNode(Node):
+    """Aggregates over windows of event time, for each key."""
+
+    keys: tuple[str, ...]
+    window: EventWindow
+    stretch: Stretch
+    made: dict[str, Made]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

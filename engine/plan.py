@@ -9,7 +9,19 @@ __all__ = ["asked_of_input", "needed_columns", "source_groups"]
 from collections.abc import Sequence
 
 from ..operators.access import output_fields
-from .graph import ComputeNode, FilterNode, JoinNode, LateNode, MapNode, Node, ReadNode, UnionNode, WriteNode, reachable
+from .graph import (
+    ComputeNode,
+    FilterNode,
+    JoinNode,
+    LateNode,
+    MapNode,
+    Node,
+    ReadNode,
+    UnionNode,
+    WindowNode,
+    WriteNode,
+    reachable,
+)
 
 
 def needed_columns(sinks: Sequence[WriteNode]) -> dict[int, set[str]]:
@@ -47,6 +59,10 @@ def asked_of_input(node: Node, i: int, mine: set[str]) -> set[str]:
             asked |= node.spec.predicate.columns(side)
             asked |= {column for s, column, field in output_fields(node.spec) if s == side and field.name in mine}
         return asked
+    if isinstance(node, WindowNode):
+        made = [each for name, each in node.made.items() if name in mine]
+        computed = {name for each in made if each.of is not None for _, name in each.of.columns()}
+        return {*node.keys, *computed, *(name for each in made for name in each.aggregate.columns)}
     assert isinstance(node, WriteNode | MapNode | LateNode), node
     return set(node.inputs[0].schema.names)
 

@@ -21,7 +21,19 @@ from ..operators.join import JoinDriver
 from ..operators.numbering import Step
 from ..operators.sequencer import Merger, SourceOrder
 from ..operators.steps import Compute, Filter, Map
-from .graph import ComputeNode, FilterNode, JoinNode, LateNode, MapNode, Node, ReadNode, UnionNode, WriteNode
+from ..operators.windowed import Windowed
+from .graph import (
+    ComputeNode,
+    FilterNode,
+    JoinNode,
+    LateNode,
+    MapNode,
+    Node,
+    ReadNode,
+    UnionNode,
+    WindowNode,
+    WriteNode,
+)
 
 
 class Task:
@@ -245,6 +257,32 @@ class _Join(JoinTask):
             yield Batch(empty_batch(self.driver.schema), times, mark)
 
 
+class _Window(Task):
+    def __init__(self, node: WindowNode, columns: set[str]) -> None:
+        super().__init__(node)
+        assert node.domain is not None
+        made = {name: each for name, each in node.made.items() if name in columns}
+        before = node.inputs[0].schema
+        self.windowed = Windowed(node.keys, node.stretch, made, before, node.domain, node.label)
+        self.kept = [name for name in self.windowed.schema.names if name in columns]
+        self.schema = pa.schema([self.windowed.schema.field(name) for name in self.kept])
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the windows that are open."""
+        return self.windowed.nbytes
+
+    def process(self, port: int, batch: Batch) -> Iterator[Batch]:
+        """Yield the windows that are complete."""
+        found = self.windowed.take(batch)
+        if found is not None:
+            data, times = found
+            columns = [data.column(name) for name in self.kept]
+            yield Batch(record_batch(columns, self.schema, len(times)), times, batch.watermark)
+        elif batch.watermark > self.watermark:
+            yield Batch(empty_batch(self.schema), np.empty(0, np.int64), batch.watermark)
+
+
 EPOCH_ROWS = 1_000_000
 """A sink shows what it was given at the latest after so many rows: what it has staged may stand in memory."""
 
@@ -305,6 +343,8 @@ def make_task(node: Node, columns: set[str], options: Options) -> Task:
         return _Union(node, columns)
     if isinstance(node, JoinNode):
         return _Join(node, columns, options)
+    if isinstance(node, WindowNode):
+        return _Window(node, columns)
     if isinstance(node, WriteNode):
         return SinkTask(node)
     assert isinstance(node, LateNode)

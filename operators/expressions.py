@@ -7,7 +7,7 @@ error found later can point there.
 `left` and `right` stand for the two rows of a pair, `dt.col` for the one row of a stream.
 """
 
-__all__ = ["Expression", "col", "left", "lit", "right", "udf"]
+__all__ = ["Aggregate", "Expression", "col", "count", "group_udf", "left", "lit", "right", "udf"]
 
 import sys
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 import pyarrow as pa
 
-from ..errors import PredicateError
+from ..errors import FlowError, PredicateError
 
 FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!="}
 
@@ -108,6 +108,26 @@ class Expression:
         if not isinstance(target, pa.DataType):
             raise PredicateError(f'cast({kind!r}): give a type, such as "float64" or pyarrow.float64()')
         return Cast(self, target)
+
+    def sum(self) -> "Aggregate":
+        """Return the sum in a window: `.window(…).agg(total=dt.col("amount").sum())`."""
+        return Aggregate("sum", self)
+
+    def count(self) -> "Aggregate":
+        """Return how many values in a window are not null; `dt.count()` counts rows."""
+        return Aggregate("count", self)
+
+    def min(self) -> "Aggregate":
+        """Return the least value in a window."""
+        return Aggregate("min", self)
+
+    def max(self) -> "Aggregate":
+        """Return the greatest value in a window."""
+        return Aggregate("max", self)
+
+    def mean(self) -> "Aggregate":
+        """Return the mean of the values in a window, as float64."""
+        return Aggregate("mean", self)
 
     def __bool__(self) -> NoReturn:
         raise PredicateError(
@@ -363,3 +383,59 @@ def udf(fn: Callable[..., Any], left_columns: Sequence[str], right_columns: Sequ
     if not columns:
         raise PredicateError(f"udf({place_of(fn)}): name at least one column ({caller()})")
     return UserFunction(fn, columns)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Aggregate:
+    """An aggregate as it was written: `dt.col("x").sum()`."""
+
+    op: str
+    of: "Expression | None" = None
+    fn: Callable[[pa.RecordBatch], Any] | None = None
+    columns: tuple[str, ...] = ()
+    type: pa.DataType | None = None
+    where: str = field(default_factory=caller)
+
+    def __str__(self) -> str:
+        if self.fn is not None:
+            return f"{place_of(self.fn)} of {', '.join(self.columns)}"
+        return "count()" if self.of is None else f"{_inner(self.of)}.{self.op}()"
+
+    __repr__ = __str__
+
+    def _unknown(self, *_: object) -> NoReturn:
+        raise PredicateError(
+            f"`{self}` is known only when a window is complete: give it a name in .window(…).agg(x={self}), and go on "
+            f'with dt.col("x") behind that ({caller()})'
+        )
+
+    __hash__ = object.__hash__
+    __bool__ = __lt__ = __le__ = __gt__ = __ge__ = __add__ = __radd__ = __sub__ = __rsub__ = _unknown
+    __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __neg__ = __and__ = __or__ = _unknown
+
+
+def count() -> Aggregate:
+    """Return the number of rows of a group; `dt.col("x").count()` counts where x is not null.
+
+    >>> count()
+    count()
+    """
+    return Aggregate("count")
+
+
+def group_udf(fn: Callable[[pa.RecordBatch], Any], columns: Sequence[str], type: pa.DataType) -> Aggregate:
+    """Return an aggregate that a function of yours computes, from these columns of the rows of a group.
+
+    `fn` gets a RecordBatch with the group's rows in order, once for each result, and returns one value, or None. The
+    rows are kept until then.
+
+    >>> group_udf(lambda rows: rows.num_rows, ["x"], pa.int64())  # doctest: +ELLIPSIS
+    lambda (...) of x
+    """
+    if not callable(fn):
+        raise FlowError(f"group_udf({fn!r}): give a function ({caller()})")
+    if isinstance(columns, str) or not columns or not all(isinstance(name, str) for name in columns):
+        raise FlowError(f"group_udf({place_of(fn)}): {columns!r} is not a list of column names ({caller()})")
+    if not isinstance(type, pa.DataType):
+        raise FlowError(f"group_udf({place_of(fn)}): {type!r} is not a type; give one such as pyarrow.float64()")
+    return Aggregate("udf", None, fn, tuple(columns), type)

@@ -75,6 +75,26 @@ cdef extern from "store.hpp" namespace "dovetail" nogil:
         Settings(vector[Parameter] parameters, const vector[pair[string, double]]& given)
 
 
+cdef extern from "key_numbers.hpp" namespace "dovetail" nogil:
+    cdef cppclass CKeyNumbers "dovetail::KeyNumbers":
+        size_t size()
+        size_t nbytes()
+        size_t of_words(const uint8_t* keys, size_t n, size_t width, int64_t* out, int64_t* first) except +
+        size_t of_strings[Offset](const Offset* offsets, const uint8_t* data, size_t n, int64_t* out,
+                                  int64_t* first) except +
+
+
+cdef extern from "folds.hpp" namespace "dovetail" nogil:
+    void c_fold_counts "dovetail::fold_counts"(const int64_t* group, const uint8_t* valid, size_t n, int64_t* count)
+    void c_fold_floats "dovetail::fold_floats"(const int64_t* group, const double* value, const uint8_t* valid,
+                                               size_t n, double* sum)
+    void c_fold_integers "dovetail::fold_integers"(const int64_t* group, const uint64_t* low, const int64_t* high,
+                                                   cbool is_signed, const uint8_t* valid, size_t n, uint64_t* sum_low,
+                                                   int64_t* sum_high)
+    void c_fold_ends "dovetail::fold_ends"(const int64_t* group, const uint64_t* key, const uint8_t* valid,
+                                           cbool greatest, size_t n, uint64_t* end, uint8_t* some)
+
+
 cdef extern from "cpu.hpp" namespace "dovetail" nogil:
     const char* c_instructions "dovetail::instructions"()
     cbool c_force_portable "dovetail::force_portable"(cbool portable)
@@ -719,6 +739,103 @@ def merge_runs(list runs):
     with nogil:
         c_merge_runs(parts, row_place, rank_place)
     return out_row, out_rank
+
+
+# Groups -------------------------------------------------------------------------------------------------------
+
+cdef class KeyNumbers:
+    """Dense numbers for keys, in the order in which they came first (see key_numbers.hpp).
+
+    Both methods return (the number of each key, the places of those that are new).
+    """
+
+    cdef CKeyNumbers numbers
+
+    def of_words(self, const uint64_t[:, ::1] words):
+        """Of keys that are a row of words each."""
+        cdef Py_ssize_t n = words.shape[0], width = words.shape[1] * 8
+        cdef cnp.ndarray[int64_t, ndim=1] out = np.empty(n, np.int64), first = np.empty(n + 1, np.int64)
+        cdef int64_t* place = <int64_t*>cnp.PyArray_DATA(out)
+        cdef int64_t* fresh = <int64_t*>cnp.PyArray_DATA(first)
+        cdef const uint8_t* keys = <const uint8_t*>&words[0, 0] if n and width else NULL
+        cdef size_t found
+        with nogil:
+            found = self.numbers.of_words(keys, n, width, place, fresh)
+        return out, first[:found].copy()
+
+    def of_strings_at(self, uintptr_t offsets, uintptr_t data, Py_ssize_t first_row, Py_ssize_t n, bint wide):
+        """Of n strings of an Arrow array, given its buffers' addresses; `wide`: offsets of 64 bits."""
+        cdef cnp.ndarray[int64_t, ndim=1] out = np.empty(n, np.int64), first = np.empty(n + 1, np.int64)
+        cdef int64_t* place = <int64_t*>cnp.PyArray_DATA(out)
+        cdef int64_t* fresh = <int64_t*>cnp.PyArray_DATA(first)
+        cdef size_t found = 0
+        if n:
+            with nogil:
+                if wide:
+                    found = self.numbers.of_strings(<const int64_t*>offsets + first_row, <const uint8_t*>data, n,
+                                                    place, fresh)
+                else:
+                    found = self.numbers.of_strings(<const int*>offsets + first_row, <const uint8_t*>data, n,
+                                                    place, fresh)
+        return out, first[:found].copy()
+
+    def __len__(self):
+        return self.numbers.size()
+
+    @property
+    def nbytes(self):
+        return self.numbers.nbytes()
+
+
+cdef const uint8_t* _valid(valid, Py_ssize_t n):
+    """The address of a mask that its caller keeps; NULL without one."""
+    if valid is None:
+        return NULL
+    _same_length(len(valid), n, "a fold's mask")
+    return <const uint8_t*>cnp.PyArray_DATA(valid)
+
+
+def fold_counts(const int64_t[::1] group, valid, int64_t[::1] count):
+    """Count the rows of each group, or those that are valid."""
+    cdef const uint8_t* mask = _valid(valid, group.shape[0])
+    if group.shape[0]:
+        with nogil:
+            c_fold_counts(&group[0], mask, group.shape[0], &count[0])
+
+
+def fold_floats(const int64_t[::1] group, const double[::1] values, valid, double[::1] total):
+    """Add floats to their groups, in the order of rows."""
+    cdef const uint8_t* mask = _valid(valid, group.shape[0])
+    _same_length(group.shape[0], values.shape[0], "fold_floats")
+    if group.shape[0]:
+        with nogil:
+            c_fold_floats(&group[0], &values[0], mask, group.shape[0], &total[0])
+
+
+def fold_integers(const int64_t[::1] group, const uint64_t[::1] low, high, bint is_signed, valid,
+                  uint64_t[::1] total_low, int64_t[::1] total_high):
+    """Add integers of 64 bits (`high` is None) or 128 to their groups' sums of 128 bits."""
+    cdef const uint8_t* mask = _valid(valid, group.shape[0])
+    cdef const int64_t[::1] upper
+    cdef const int64_t* above = NULL
+    _same_length(group.shape[0], low.shape[0], "fold_integers")
+    if high is not None:
+        upper = high
+        _same_length(group.shape[0], upper.shape[0], "fold_integers")
+        above = _i64(upper)
+    if group.shape[0]:
+        with nogil:
+            c_fold_integers(&group[0], &low[0], above, is_signed, mask, group.shape[0], &total_low[0], &total_high[0])
+
+
+def fold_ends(const int64_t[::1] group, const uint64_t[::1] keys, valid, bint greatest, uint64_t[::1] end,
+              uint8_t[::1] some):
+    """Keep the least key of each group, or the greatest, and whether there was one."""
+    cdef const uint8_t* mask = _valid(valid, group.shape[0])
+    _same_length(group.shape[0], keys.shape[0], "fold_ends")
+    if group.shape[0]:
+        with nogil:
+            c_fold_ends(&group[0], &keys[0], mask, greatest, group.shape[0], &end[0], &some[0])
 
 
 def instructions():
