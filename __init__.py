@@ -37,6 +37,7 @@ __all__ = [
     "lit",
     "memory",
     "null",
+    "operator",
     "parquet",
     "right",
     "session",
@@ -73,6 +74,7 @@ from .ingest import call, collect, csv, memory, null, parquet, show, sink, sourc
 from .operators.contracts import END_OF_SOURCE, Delivery
 from .operators.event_windows import session, sliding, tumbling
 from .operators.expressions import col, count, group_udf, left, lit, right, udf
+from .operators.stateful import operator
 from .operators.window_join import WindowJoin
 from .operators.windows import last
 

@@ -16,6 +16,7 @@ from .graph import (
     LateNode,
     MapNode,
     Node,
+    ProcessNode,
     ReadNode,
     UnionNode,
     WindowNode,
@@ -78,6 +79,9 @@ def _details(node: Node, needed: set[str] | None, workers: int) -> list[str]:
         return _join_details(node, needed, workers)
     if isinstance(node, WindowNode):
         return _window_details(node, needed)
+    if isinstance(node, ProcessNode):
+        by = f", its memory by {', '.join(node.keys)}" if node.keys else ""
+        return [f"your {node.operator.describe()}{by}; columns: {', '.join(node.schema.names)}"]
     assert isinstance(node, WriteNode)
     times = "each result once" if node.sink.transactional else "each result at least once"
     return [f"to {node.sink.describe()}; {times}"]

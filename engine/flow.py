@@ -26,6 +26,7 @@ from ..operators.event_windows import EventWindow
 from ..operators.expressions import Aggregate, Column, Expression, caller
 from ..operators.grouping import check_key
 from ..operators.layouts import LAYOUTS, choose_layout
+from ..operators.stateful import OwnOperator
 from ..operators.steps import Map, computed_type
 from ..operators.times import Duration, TimeDomain, parse_duration, time_domain
 from ..operators.windowed import Made, window_schema
@@ -38,6 +39,7 @@ from .graph import (
     LateNode,
     MapNode,
     Node,
+    ProcessNode,
     Rate,
     ReadNode,
     UnionNode,
@@ -327,6 +329,10 @@ class Stream:
         """
         return KeyedStream(self, ()).window(window)
 
+    def process(self, operator: Any, *, name: str | None = None) -> "Stream":
+        """Hand the rows, in order, to an operator of your own that remembers something (`dt.operator`)."""
+        return KeyedStream(self, ()).process(operator, name=name)
+
     def union(self, *others: "Stream", name: str | None = None) -> "Stream":
         """Put streams of one schema together, by time; at equal times this one's rows come first."""
         step = self._flow._name(name, "union")
@@ -457,7 +463,7 @@ class Stream:
                 return next((k for k, made in node.columns.items() if made == read or _is_column(made, read)), None)
             if isinstance(node, MapNode):
                 return node.time if node.time in node.schema.names else None
-            if isinstance(node, JoinNode | LateNode | WindowNode):
+            if isinstance(node, JoinNode | LateNode | WindowNode | ProcessNode):
                 return None
             if isinstance(node, UnionNode):
                 columns = {Stream(self._flow, before)._time_column() for before in node.inputs}
@@ -500,6 +506,26 @@ class KeyedStream:
                 f'dt.sliding("10min", every="1min") or dt.session("30s"){hint} ({caller()})'
             )
         return WindowedStream(self._stream, self._keys, window)
+
+    def process(self, operator: Any, *, name: str | None = None) -> Stream:
+        """Hand the rows, in order, to an operator of your own (`dt.operator`) whose memory goes by the key.
+
+        All rows of a key come to the same instance; an instance has many keys.
+        """
+        stream = self._stream
+        step = stream._flow._name(name, "process")
+        where = f"process {step!r}"
+        stream._needs_order(where)
+        if not isinstance(operator, OwnOperator):
+            hint = _hint(operator, "operator", ("on_batch",)) or "; make one of a class with @dt.operator"
+            raise FlowError(f"{where}: {_brief(operator)} is not an operator{hint} ({caller()})")
+        operator.check(stream._node.domain, where)
+        schema = operator.output(stream.schema, where)
+        if doubled := _doubled(schema):
+            raise SchemaError(f"{where}: the result has two columns named {doubled!r}; rename one ({caller()})")
+        schema = pa.schema([field.with_type(storable_type(field.type)) for field in schema])
+        operator.machine(schema, stream._node.domain, where)  # what is wrong with its timers is found now
+        return stream._next(ProcessNode, step, schema, operator=operator, keys=self._keys)
 
 
 class WindowedStream:

@@ -11,6 +11,7 @@ __all__ = [
     "LateNode",
     "MapNode",
     "Node",
+    "ProcessNode",
     "Rate",
     "ReadNode",
     "UnionNode",
@@ -30,6 +31,7 @@ from ..operators.access import JoinSpec
 from ..operators.binding import Bound
 from ..operators.contracts import Sink, Source
 from ..operators.event_windows import EventWindow, Stretch
+from ..operators.stateful import OwnOperator
 from ..operators.times import Duration, TimeDomain
 from ..operators.windowed import Made
 
@@ -113,6 +115,14 @@ class MapNode(Node):
     promised: bool  # the schema was given, not taken from what the function returns
     known: bool  # False: only its first result will tell (and `schema` is empty until then)
     time: str | None  # the column of what goes in that has the event time, if there still is one
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ProcessNode(Node):
+    """What an operator of the user's makes of the rows; `keys` are what its memory goes by."""
+
+    operator: OwnOperator
+    keys: tuple[str, ...]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

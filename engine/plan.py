@@ -16,6 +16,7 @@ from .graph import (
     LateNode,
     MapNode,
     Node,
+    ProcessNode,
     ReadNode,
     UnionNode,
     WindowNode,
@@ -63,7 +64,7 @@ def asked_of_input(node: Node, i: int, mine: set[str]) -> set[str]:
         made = [each for name, each in node.made.items() if name in mine]
         computed = {name for each in made if each.of is not None for _, name in each.of.columns()}
         return {*node.keys, *computed, *(name for each in made for name in each.aggregate.columns)}
-    assert isinstance(node, WriteNode | MapNode | LateNode), node
+    assert isinstance(node, WriteNode | MapNode | LateNode | ProcessNode), node
     return set(node.inputs[0].schema.names)
 
 

@@ -29,6 +29,7 @@ from .graph import (
     LateNode,
     MapNode,
     Node,
+    ProcessNode,
     ReadNode,
     UnionNode,
     WindowNode,
@@ -283,6 +284,25 @@ class _Window(Task):
             yield Batch(empty_batch(self.schema), np.empty(0, np.int64), batch.watermark)
 
 
+class _Process(Task):
+    def __init__(self, node: ProcessNode) -> None:
+        super().__init__(node)
+        self.machine = node.operator.machine(node.schema, node.domain, node.label)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the timers."""
+        return self.machine.nbytes
+
+    def process(self, port: int, batch: Batch) -> Iterator[Batch]:
+        """Yield what the operator makes of the rows, and of timers that are due."""
+        for data, times in self.machine.take(batch):
+            yield Batch(data, times, self.watermark)
+        if batch.watermark > self.watermark:
+            times = None if batch.times is None else np.empty(0, np.int64)
+            yield Batch(empty_batch(self.machine.schema), times, batch.watermark)
+
+
 EPOCH_ROWS = 1_000_000
 """A sink shows what it was given at the latest after so many rows: what it has staged may stand in memory."""
 
@@ -345,6 +365,8 @@ def make_task(node: Node, columns: set[str], options: Options) -> Task:
         return _Join(node, columns, options)
     if isinstance(node, WindowNode):
         return _Window(node, columns)
+    if isinstance(node, ProcessNode):
+        return _Process(node)
     if isinstance(node, WriteNode):
         return SinkTask(node)
     assert isinstance(node, LateNode)

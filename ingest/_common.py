@@ -1,28 +1,23 @@
-"""What sources and sinks share: comparing schemas, cutting batches, readers, and calls to the user's code."""
+"""What sources and sinks share: comparing schemas, cutting batches, readers."""
 
 __all__ = [
     "BatchReader",
     "Pending",
-    "call_user",
     "check_positive",
     "check_unique",
     "difference",
     "empty_batch",
     "fit",
-    "origin",
     "pick",
     "recut",
 ]
 
-import functools
-import inspect
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from typing import Any
 
 import pyarrow as pa
 
-from ..errors import DovetailError, FlowError, SchemaError, SourceError, UserFunctionError, nearest
+from ..errors import DovetailError, FlowError, SchemaError, SourceError, nearest
 from ..operators.contracts import END_OF_SOURCE, EndOfSource
 
 # --- arguments ---------------------------------------------------------------------------------------------
@@ -191,25 +186,3 @@ class Pending:
     def drop(self) -> None:
         """Forget what is staged."""
         self._queue.clear()
-
-
-# --- the user's functions ----------------------------------------------------------------------------------
-
-
-def origin(fn: Any, name: str = "") -> str:
-    """Name a function and where it stands, so that an error leads to the user's own line."""
-    while isinstance(fn, functools.partial):
-        fn = fn.func
-    fn = inspect.unwrap(fn)
-    name = name or getattr(fn, "__qualname__", "") or type(fn).__qualname__
-    owner, method = (fn, "__init__") if isinstance(fn, type) else (type(fn), "__call__")
-    code = getattr(fn, "__code__", None) or getattr(getattr(owner, method), "__code__", None)
-    return f"{name} ({code.co_filename}:{code.co_firstlineno})" if code else name
-
-
-def call_user(fn: Callable[..., Any], *args: Any, name: str = "") -> Any:
-    """Call a function of the user's; whatever it raises comes out as a UserFunctionError that names it."""
-    try:
-        return fn(*args)
-    except Exception as failure:  # the one broad catch: the user's function may raise anything
-        raise UserFunctionError(f"{origin(fn, name)} raised {type(failure).__name__}: {failure}") from failure

@@ -15,18 +15,16 @@ Invariants
 __all__ = ["sink", "source"]
 
 import contextlib
-import functools
-import inspect
-import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from ..errors import FlowError, SchemaError, SourceError, UserFunctionError
 from ..operators.contracts import END_OF_SOURCE, EndOfSource, Reader, Writer
-from ._common import call_user, check_unique, difference, empty_batch, fit, origin
+from ..operators.own import Factory, Own, call_user, origin
+from ._common import check_unique, difference, empty_batch, fit
 
 
 def source(cls: type) -> "Factory":
@@ -55,7 +53,7 @@ def source(cls: type) -> "Factory":
     >>> countdown.reader(None).read().to_pydict()
     {'left': [1]}
     """
-    return Factory(cls, OwnSource, "source", ("read",))
+    return Factory(cls, OwnSource, source, ("read",))
 
 
 def sink(cls: type) -> "Factory":
@@ -78,68 +76,10 @@ def sink(cls: type) -> "Factory":
     >>> Log().writer(pa.schema([]), "run-1").commit(0)
     committed 0
     """
-    return Factory(cls, OwnSink, "sink", ("stage", "commit", "abort"))
+    return Factory(cls, OwnSink, sink, ("stage", "commit", "abort"))
 
 
-class Factory:
-    """Stands in the place of the user's class: called with its arguments, it gives a specification."""
-
-    def __init__(self, cls: type, make: Callable[..., Any], word: str, methods: tuple[str, ...]) -> None:
-        if not isinstance(cls, type):
-            raise FlowError(f"dt.{word} takes a class, not {cls!r}; write @dt.{word} above a class")
-        missing = [name for name in methods if not callable(getattr(cls, name, None))]
-        if missing:
-            raise FlowError(
-                f"dt.{word}: the class {cls.__module__}.{cls.__qualname__} has no method {missing[0]!r}; "
-                f"a {word} needs {', '.join(methods)}"
-            )
-        functools.update_wrapper(self, cls, updated=())
-        self._cls, self._make, self._word = cls, make, word
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        try:
-            inspect.signature(self._cls).bind(*args, **kwargs)
-        except TypeError as failure:
-            raise FlowError(
-                f"{self._word} {self._cls.__name__}{inspect.signature(self._cls)}: {failure}; "
-                f"it was given {args!r} and {kwargs!r}"
-            ) from failure
-        return self._make(self, args, kwargs)
-
-    def __reduce__(self) -> Any:
-        """Pickle by name: the decorated class's name leads to this object, no longer to the class."""
-        found: Any = sys.modules.get(self._cls.__module__)
-        for name in self._cls.__qualname__.split("."):
-            found = getattr(found, name, None)
-        if found is self:
-            return self._cls.__qualname__
-        return (source if self._word == "source" else sink), (self._cls,)
-
-    def instance(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Make one of the user's objects."""
-        return call_user(functools.partial(self._cls, *args, **kwargs), name=f"{self._cls.__name__}(...)")
-
-    @property
-    def cls(self) -> type:
-        """The user's class."""
-        return self._cls
-
-
-class _Own:
-    """A specification: which class, with which arguments."""
-
-    def __init__(self, factory: Factory, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._factory, self._args, self._kwargs = factory, args, kwargs
-
-    @property
-    def _name(self) -> str:
-        return self._factory.cls.__name__
-
-    def _instance(self) -> Any:
-        return self._factory.instance(self._args, self._kwargs)
-
-
-class OwnSource(_Own):
+class OwnSource(Own):
     """A source of the user's own; made by what `source` returns."""
 
     _known: pa.Schema | None = None
@@ -222,7 +162,7 @@ class _OwnReader:
         _close(self._instance, self._name)
 
 
-class OwnSink(_Own):
+class OwnSink(Own):
     """A sink of the user's own; made by what `sink` returns."""
 
     @property

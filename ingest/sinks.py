@@ -19,7 +19,8 @@ import pyarrow as pa
 
 from ..errors import DovetailError, FlowError, SinkError
 from ..operators.contracts import Delivery, Writer
-from ._common import Pending, call_user, check_positive, origin
+from ..operators.own import call_user, origin
+from ._common import Pending, check_positive
 
 
 class _Queue(abc.ABC):

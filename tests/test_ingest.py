@@ -16,8 +16,9 @@ from dovetail.errors import (
     UserFunctionError,
 )
 from dovetail.ingest import csv, memory, parquet, sink, source, synthetic
-from dovetail.ingest._common import check_unique, difference, empty_batch, origin, recut
+from dovetail.ingest._common import check_unique, difference, empty_batch, recut
 from dovetail.operators.contracts import END_OF_SOURCE, Source
+from dovetail.operators.own import origin
 from flows import X, raises, x_batch
 from hypothesis import given, settings
 from hypothesis import strategies as st
