@@ -561,11 +561,14 @@ class WindowedStream:
             hint = f"{aggregate}.sum()" if isinstance(aggregate, Expression) else 'dt.col("x").sum()'
             raise FlowError(f"{where}: {name}={aggregate!r} is not an aggregate; write {hint} or dt.count()")
         schema = self._stream.schema
-        for column in aggregate.columns:
+        plain = aggregate.of.name if isinstance(aggregate.of, Column) and not aggregate.of.side else None
+        for column in (*aggregate.columns, *([plain] if plain is not None else [])):
             if column not in schema.names:
                 raise SchemaError(f"{where}: there is no column {column!r}; {nearest(column, schema.names)}")
         if aggregate.of is None:
             return Made(aggregate, None, None)
+        if plain is not None:
+            return Made(aggregate, plain, schema.field(plain).type)
         bound = bind(aggregate.of, {"": schema}, where)
         return Made(aggregate, bound, computed_type(bound, schema, f"{where}: column {name!r}"))
 

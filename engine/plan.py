@@ -9,6 +9,7 @@ __all__ = ["asked_of_input", "needed_columns", "source_groups"]
 from collections.abc import Sequence
 
 from ..operators.access import output_fields
+from ..operators.binding import Bound
 from .graph import (
     ComputeNode,
     FilterNode,
@@ -62,8 +63,9 @@ def asked_of_input(node: Node, i: int, mine: set[str]) -> set[str]:
         return asked
     if isinstance(node, WindowNode):
         made = [each for name, each in node.made.items() if name in mine]
-        computed = {name for each in made if each.of is not None for _, name in each.of.columns()}
-        return {*node.keys, *computed, *(name for each in made for name in each.aggregate.columns)}
+        computed = {name for each in made if isinstance(each.of, Bound) for _, name in each.of.columns()}
+        plain = {each.of for each in made if isinstance(each.of, str)}
+        return {*node.keys, *computed, *plain, *(name for each in made for name in each.aggregate.columns)}
     assert isinstance(node, WriteNode | MapNode | LateNode | ProcessNode), node
     return set(node.inputs[0].schema.names)
 

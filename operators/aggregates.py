@@ -5,8 +5,9 @@ Python. Idea: a *fold* is a set of arrays with one place for each group; rows co
 are folded in by one native call (state/folds.hpp). Windows that overlap are put together from folds of smaller pieces
 by the same calls (`merged`), in the order of time.
 
-Floats are added in the order of rows, integers in 128 bits. Nulls are passed over, NaN by `min` and `max` too: it is
-neither the least nor the greatest; it makes a sum NaN. What was nothing but nulls gives null.
+Floats are added in the order of rows (in a window of several pieces, piece by piece), integers in 128 bits. Nulls are
+passed over, NaN by `min` and `max` too: it is neither the least nor the greatest; it makes a sum NaN. What was nothing
+but nulls gives null.
 """
 
 __all__ = ["Fold", "States", "make_fold", "result_type"]
@@ -16,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ..batch import record_batch
 from ..errors import DataError, PredicateError, UserFunctionError
@@ -24,6 +26,9 @@ from .expressions import Aggregate, place_of
 
 INT64_MAX = 2**63 - 1
 SIGN = np.uint64(1 << 63)
+
+SLACK = 4096
+"""Rows that may be kept for nothing before it is worth a look."""
 
 
 def result_type(aggregate: Aggregate, given: pa.DataType | None, where: str) -> pa.DataType:
@@ -45,8 +50,7 @@ def result_type(aggregate: Aggregate, given: pa.DataType | None, where: str) -> 
             return given
     if aggregate.op == "mean" and (integer or floating or pa.types.is_decimal128(given)):
         return pa.float64()
-    narrow = pa.types.is_decimal128(given) and given.precision <= 18
-    if aggregate.op in ("min", "max") and (integer or floating or narrow or _is_temporal(given)):
+    if aggregate.op in ("min", "max") and (integer or floating or pa.types.is_decimal128(given) or _is_temporal(given)):
         return given
     hint = "; cast it, as in .cast(pyarrow.decimal128(18, 2))" if pa.types.is_decimal(given) else ""
     hint = '; cast it, as in .cast("int64")' if pa.types.is_boolean(given) else hint
@@ -95,6 +99,9 @@ class Fold:
     def nbytes(self) -> int:
         """Bytes of the arrays."""
         return sum(state.array.nbytes for state in self.states)
+
+    def forget(self, over: np.ndarray) -> None:
+        """Let go of what is kept for groups that are over, if it is much."""
 
     def take(self, groups: np.ndarray, column: Any) -> None:
         """Fold rows in: the group of each, and its value."""
@@ -203,7 +210,7 @@ class _IntegerSum(Fold):
         if self.mean:
             return self._means(low, high, n)
         if pa.types.is_decimal128(self.result):
-            return self._decimals(low, high, n)
+            return self._checked_decimals(low, high, n)
         if pa.types.is_uint64(self.result):
             far, values = high != 0, low
         else:
@@ -230,17 +237,14 @@ class _IntegerSum(Fold):
             means[at] = ((int(high[at]) << 64) + int(low[at])) / (int(n[at]) * scale)
         return pa.array(means, mask=n == 0)
 
-    def _decimals(self, low: np.ndarray, high: np.ndarray, n: np.ndarray) -> pa.Array:
+    def _checked_decimals(self, low: np.ndarray, high: np.ndarray, n: np.ndarray) -> pa.Array:
         most = 10**38 >> 64
         near = np.flatnonzero((high >= most) | (high < -most))
         for at in near:
             total = (int(high[at]) << 64) + int(low[at])
             if abs(total) >= 10**38:
                 raise DataError(f"{self.where}: column {self.name!r}: a sum of {total} does not fit {self.result}")
-        words = np.empty((len(low), 2), np.uint64)
-        words[:, 0], words[:, 1] = low, high.view(np.uint64)
-        whole = pa.Array.from_buffers(self.result, len(low), [None, pa.py_buffer(words)])
-        return pa.compute.if_else(pa.array(n > 0), whole, pa.scalar(None, self.result))
+        return _decimals(low, high, n == 0, self.result)
 
 
 class _End(Fold):
@@ -249,42 +253,46 @@ class _End(Fold):
     def __init__(self, name: str, result: pa.DataType, given: pa.DataType, greatest: bool, where: str) -> None:
         super().__init__(name, result, where)
         self.given, self.greatest = given, greatest
-        self.end, self.some = States(np.uint64, 0 if greatest else 2**64 - 1), States(np.uint8)
-        self.states = [self.end, self.some]
+        start = 0 if greatest else 2**64 - 1
+        self.end, self.below, self.some = States(np.uint64, start), States(np.uint64, start), States(np.uint8)
+        self.states = [self.end, self.below, self.some]  # `below`: the lower half of decimals
 
     def take(self, groups: np.ndarray, column: Any) -> None:
-        valid, values = valid_of(column), numbers_of(column)
-        if values.dtype == np.float64 and (nan := np.isnan(values)).any():
-            valid = ~nan if valid is None else valid.view(bool) & ~nan
-            valid = valid.view(np.uint8)
-        keys = _native.keys_of(values)
-        _native.fold_ends(groups, keys, valid, self.greatest, self.end.array, self.some.array)
+        valid, below = valid_of(column), None
+        if pa.types.is_decimal128(self.given):
+            below, high = _words_of(column)
+            keys = _native.keys_of(high)
+        else:
+            values = numbers_of(column)
+            if values.dtype == np.float64 and (nan := np.isnan(values)).any():
+                valid = ~nan if valid is None else valid.view(bool) & ~nan
+                valid = valid.view(np.uint8)
+            keys = _native.keys_of(values)
+        self._fold(groups, keys, below, valid)
+
+    def _fold(self, groups: np.ndarray, keys: np.ndarray, below: np.ndarray | None, valid: np.ndarray | None) -> None:
+        _native.fold_ends(groups, keys, below, valid, self.greatest, self.end.array, self.below.array, self.some.array)
 
     def merged(self, groups: np.ndarray, into: np.ndarray, n: int) -> Fold:
         fold = _End(self.name, self.result, self.given, self.greatest, self.where)
         fold.extend(n)
-        some = np.ascontiguousarray(self.some.array[groups])
-        _native.fold_ends(into, self.end.array[groups], some, self.greatest, fold.end.array, fold.some.array)
+        end, below, some = (state.array[groups] for state in self.states)
+        fold._fold(into, end, below, np.ascontiguousarray(some))
         return fold
 
     def finish(self, groups: np.ndarray) -> pa.Array:
-        keys, none = self.end.array[groups], self.some.array[groups] == 0
-        kind = self.given
+        keys, below, some = (state.array[groups] for state in self.states)
+        kind, none = self.given, some == 0
+        keys[none] = SIGN
         if pa.types.is_floating(kind):
             bits = np.where(keys >= SIGN, keys ^ SIGN, ~keys)
-            bits[none] = 0
             return pa.array(bits.view(np.float64), mask=none).cast(kind)
         if pa.types.is_unsigned_integer(kind):
             keys[none] = 0
             return pa.array(keys, pa.uint64(), mask=none).cast(kind)
-        values = (keys ^ SIGN).view(np.int64)
-        values[none] = 0
         if pa.types.is_decimal128(kind):
-            words = np.empty((len(values), 2), np.int64)
-            words[:, 0], words[:, 1] = values, values >> 63
-            whole = pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(words)])
-            return pa.compute.if_else(pa.array(~none), whole, pa.scalar(None, kind))
-        whole = pa.array(values, pa.int64(), mask=none)
+            return _decimals(below, (keys ^ SIGN).view(np.int64), none, kind)
+        whole = pa.array((keys ^ SIGN).view(np.int64), pa.int64(), mask=none)
         if pa.types.is_integer(kind):
             return whole.cast(kind)
         return whole.cast(pa.int32()).view(kind) if kind.bit_width == 32 else whole.view(kind)
@@ -301,6 +309,7 @@ class _Rows(Fold):
         self.log = WindowLog(schema)
         self.group, self.row = np.empty(0, np.int64), np.empty(0, np.int64)  # of each row that is kept
         self.waiting: list[tuple[np.ndarray, np.ndarray]] = []
+        self.looked_at = 0  # rows, when those of groups that are over were let go of
 
     @property
     def nbytes(self) -> int:
@@ -317,13 +326,25 @@ class _Rows(Fold):
             self.row = np.concatenate([self.row, *(rows for _, rows in self.waiting)])
             self.waiting = []
 
+    def forget(self, over: np.ndarray) -> None:
+        self._settle()
+        if len(self.row) < 2 * self.looked_at + SLACK:
+            return
+        alive = ~over[self.group]
+        self.group, self.row = self.group[alive], self.row[alive]
+        self.looked_at = len(self.row)
+        self._expire()
+
+    def _expire(self) -> None:
+        self.log.expire(int(self.row[0]) if len(self.row) else self.log.end_row)
+
     def keep(self, groups: np.ndarray) -> None:
         self._settle()
         order = np.argsort(groups)
         at = np.minimum(np.searchsorted(groups[order], self.group), max(len(groups) - 1, 0))
         mine = groups[order][at] == self.group if len(groups) else np.zeros(len(self.group), bool)
         self.group, self.row = order[at[mine]] if len(groups) else self.group[:0], self.row[mine]
-        self.log.expire(int(self.row[0]) if len(self.row) else self.log.end_row)
+        self._expire()
 
     def merged(self, groups: np.ndarray, into: np.ndarray, n: int) -> Fold:
         fold = _Rows(self.name, self.result, self.fn, self.schema, self.where)
@@ -347,6 +368,8 @@ class _Rows(Fold):
             columns = self.log.gather(list(range(len(self.schema))), self.row[order[begin:end]])
             values.append(self._call(record_batch(columns, self.schema, int(end - begin))))
         try:
+            if pa.types.is_integer(self.result) and (odd := [v for v in values if isinstance(v, float) and v % 1]):
+                raise ValueError(f"{odd[0]!r} is not whole")
             return pa.array(values, self.result)
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise UserFunctionError(
@@ -372,10 +395,8 @@ def valid_of(column: pa.Array) -> np.ndarray | None:
 
 
 def numbers_of(column: pa.Array) -> np.ndarray:
-    """Return numbers, times and decimals of 18 digits as int64, uint64 or float64; anything where there is null."""
+    """Return numbers and times as int64, uint64 or float64; anything where there is null."""
     kind = column.type
-    if pa.types.is_decimal128(kind):
-        return np.ascontiguousarray(_words_of(column)[0]).view(np.int64)
     if pa.types.is_temporal(kind):
         column = column.view(pa.int32() if kind.bit_width == 32 else pa.int64())
     if column.null_count:
@@ -392,3 +413,11 @@ def _words_of(column: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     words = np.frombuffer(column.buffers()[1], np.uint64, count=2 * (column.offset + len(column)))
     words = words[2 * column.offset :].reshape(-1, 2)
     return np.ascontiguousarray(words[:, 0]), np.ascontiguousarray(words[:, 1]).view(np.int64)
+
+
+def _decimals(low: np.ndarray, high: np.ndarray, none: np.ndarray, kind: pa.DataType) -> pa.Array:
+    """Return decimals of these words, null where there is none."""
+    words = np.empty((len(low), 2), np.uint64)
+    words[:, 0], words[:, 1] = low, high.view(np.uint64)
+    whole = pa.Array.from_buffers(kind, len(low), [None, pa.py_buffer(words)])
+    return pc.if_else(pa.array(~none), whole, pa.scalar(None, kind))

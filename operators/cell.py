@@ -199,28 +199,35 @@ class _Probes:
         can: np.ndarray | None, total: int,
     ) -> None:  # fmt: skip
         self.target, self.columns, self.ends = target, columns, ends
-        self.row_lo, self.row_hi = target.places_of(half.row_lo), target.places_of(half.row_hi)  # places from here on
         self.rank, self.first, self.total = half.rank, half.first, total
         self.index = (target.lender or target).index
-        self.next = 0
         self.probe = self.row = NO_TIMES
-        self.probe_ends = self._index_ends()
+        probe_ends = self._index_ends()
         if target.share is not None and len(self.rank):
-            lo, hi = self.probe_ends or (np.empty(len(self.rank), np.uint64),) * 2
+            lo, hi = probe_ends or (np.empty(len(self.rank), np.uint64),) * 2
             can = _and(can, target.share.asks(side, self.first, lo, hi))
-        self.asked = len(self.rank) if can is None else int(can.sum())
-        if can is not None:
-            self.row_hi = np.where(can, self.row_hi, self.row_lo)
+        # Only tuples that may find something here go on: `asked` says which, `next` counts among them.
+        self.asked = None if can is None else np.flatnonzero(can)
+        self.count, self.next = len(self.rank) if self.asked is None else len(self.asked), 0
+        self.row_lo, self.row_hi = (target.places_of(self._asked(rows)) for rows in (half.row_lo, half.row_hi))
+        self.probe_ends = probe_ends and (self._asked(probe_ends[0]), self._asked(probe_ends[1]))
+        self.scan_ends = [tuple(map(self._asked, ends[test])) for test in target.scanned]
+
+    def _asked(self, values: np.ndarray) -> np.ndarray:
+        """Return the values of the tuples that are asked."""
+        return values if self.asked is None else np.ascontiguousarray(np.take(values, self.asked, axis=-1))
 
     @property
     def frontier(self) -> int:
         """The rank below which every pair has been found."""
-        return int(self.rank[self.next]) if self.next < len(self.rank) else self.total
+        if self.next >= self.count:
+            return self.total
+        return int(self.rank[self.next if self.asked is None else self.asked[self.next]])
 
     @property
     def done(self) -> bool:
         """True when nothing is left to find or to hand out."""
-        return self.next >= len(self.rank) and len(self.row) == 0
+        return self.next >= self.count and len(self.row) == 0
 
     def _index_ends(self) -> tuple[np.ndarray, np.ndarray] | None:
         access = self.target.access
@@ -237,14 +244,11 @@ class _Probes:
 
     def find(self, limit: int) -> None:
         """Find the pairs of the next probes, until there are about `limit` candidates."""
-        target, begin, count = self.target, self.next, len(self.rank)
+        target, begin, count = self.target, self.next, self.count
         if self.probe_ends is None:
-            keys, (los, his) = (
-                list(target.scanned.values()),
-                ([self.ends[t][i] for t in target.scanned] for i in (0, 1)),
-            )
+            los, his = ([ends[i] for ends in self.scan_ends] for i in (0, 1))
             self.probe, self.row, self.next = _native.scan_rows(
-                keys, los, his, self.row_lo, self.row_hi, begin, count, limit
+                list(target.scanned.values()), los, his, self.row_lo, self.row_hi, begin, count, limit
             )
         elif self.probe_ends[0].ndim == 2:
             self._find_union(*self.probe_ends, limit)
@@ -253,6 +257,8 @@ class _Probes:
                 *self.probe_ends, self.row_lo, self.row_hi, begin, count, limit
             )
         self.row = target.rows_at(self.row)
+        if self.asked is not None:
+            self.probe = np.take(self.asked, self.probe)
         for test in target.access.filters:
             lo, hi = self.ends[test]
             kept = _native.filter_pairs(self.probe, self.row, target.keys[test], lo, hi, test.negated)
@@ -260,7 +266,7 @@ class _Probes:
 
     def _find_union(self, lo: np.ndarray, hi: np.ndarray, limit: int) -> None:
         """Probe once for each band, some thousand rows at a time; bring each row's finds into order."""
-        bands, until = len(lo), min(self.next + UNION_PROBES, len(self.rank))
+        bands, until = len(lo), min(self.next + UNION_PROBES, self.count)
         mine = slice(self.next, until)
         low, high = (np.ascontiguousarray(x[:, mine].T).ravel() for x in (lo, hi))
         row_lo, row_hi = np.repeat(self.row_lo[mine], bands), np.repeat(self.row_hi[mine], bands)
@@ -400,7 +406,7 @@ class Cell:
             )
             for side in SIDES
         ]  # fmt: skip
-        self.load += sum(half.asked for half in probes)
+        self.load += sum(half.count for half in probes)
         return probes
 
     def answers(self, probes: "list[_Probes]") -> Iterator[Answer]:
@@ -410,7 +416,7 @@ class Cell:
             return
         while not (left.done and right.done):
             for side, half in zip(SIDES, probes, strict=True):
-                if len(half.row) == 0 and half.next < len(half.rank):
+                if len(half.row) == 0 and half.next < half.count:
                     half.find(self.out_rows)
                     self._decide(side, half)
             cut = min(left.frontier, right.frontier)

@@ -411,6 +411,7 @@ class Aggregate:
 
     __hash__ = object.__hash__
     __bool__ = __lt__ = __le__ = __gt__ = __ge__ = __add__ = __radd__ = __sub__ = __rsub__ = _unknown
+    sum = count = min = max = mean = abs = between = cast = _unknown
     __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __neg__ = __and__ = __or__ = _unknown
 
 

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ..batch import record_batch, take_rows
 from ..errors import SchemaError
@@ -111,28 +110,27 @@ def _canonical(column: pa.Array) -> pa.Array:
         return pa.DictionaryArray.from_arrays(column.indices, _canonical(column.dictionary))
     if not pa.types.is_floating(column.type):
         return column
-    values = np.asarray(column.fill_null(np.array(0, column.type.to_pandas_dtype())))
-    values = np.where(np.isnan(values), values.dtype.type(np.nan), values + values.dtype.type(0))
+    values = np.asarray(column.fill_null(pa.scalar(0.0, column.type)))
+    with np.errstate(invalid="ignore"):  # some NaN signal
+        values = np.where(np.isnan(values), values.dtype.type(np.nan), values + values.dtype.type(0))
     return pa.array(values, column.type, mask=np.asarray(column.is_null()))
 
 
 def _word(column: pa.Array) -> np.ndarray:
     """Return values of up to 64 bits as words that are equal where they are."""
     kind = column.type
-    if column.null_count:
-        column = column.fill_null(False if pa.types.is_boolean(kind) else pa.scalar(0, pa.int64()).cast(kind))
-    if pa.types.is_floating(kind):
-        values = np.asarray(pc.cast(column.cast(pa.float32()) if kind.bit_width == 16 else column, pa.float64())) + 0.0
-        if (nan := np.isnan(values)).any():
-            values[nan] = np.nan
-        return values.view(np.uint64)
-    if pa.types.is_boolean(kind):
-        return np.asarray(column).astype(np.uint64)
     if pa.types.is_temporal(kind):
         column = column.view(pa.int32() if kind.bit_width == 32 else pa.int64())
+    if column.null_count:
+        column = column.fill_null(pa.scalar(0, pa.int8()).cast(column.type))
+    if pa.types.is_floating(kind):
+        with np.errstate(invalid="ignore"):  # some NaN signal
+            values = np.asarray(column).astype(np.float64) + 0.0
+        values[np.isnan(values)] = np.nan
+        return values.view(np.uint64)
     if pa.types.is_unsigned_integer(kind):
-        return np.asarray(column.cast(pa.uint64()))
-    return np.asarray(column.cast(pa.int64())).view(np.uint64)
+        return np.asarray(column).astype(np.uint64)
+    return np.asarray(column).astype(np.int64).view(np.uint64)
 
 
 class Groups:

@@ -39,10 +39,10 @@ WINDOW_START, WINDOW_END = "window_start", "window_end"
 
 @dataclass(frozen=True)
 class Made:
-    """One aggregate of the output: how it was written, and its expression with its type."""
+    """One aggregate of the output: how it was written, and its column or expression with its type."""
 
     aggregate: Aggregate
-    of: Bound | None
+    of: Bound | str | None
     given: pa.DataType | None
 
 
@@ -124,10 +124,11 @@ class Windowed:
 
     def _check_room(self, times: np.ndarray) -> None:
         """Refuse a time so near the end of all times that its window's end is behind that."""
-        first, last = int(times[0]), int(times[-1])
-        if first - self.stretch.reach >= INT64_MIN and last + self.stretch.reach <= INT64_MAX:
+        first, last, reach = int(times[0]), int(times[-1]), self.stretch.reach
+        most = 2**31 - 1 if time_type(self.domain) == pa.date32() else INT64_MAX
+        if first - reach >= -most - 1 and last + reach <= most:
             return
-        far = last if last + self.stretch.reach > INT64_MAX else first
+        far = last if last + reach > most else first
         raise TimeError(f"{self.where}: the window of a row at {self.domain.show(far)} reaches beyond all times")
 
     def _results(self, watermark: Watermark) -> tuple[pa.RecordBatch, np.ndarray] | None:
@@ -186,6 +187,8 @@ class Windowed:
         return start, start + size, key[new], [fold.finish(np.arange(n)) for fold in folds]
 
     def _forget(self) -> None:
+        for fold in self.folds:
+            fold.forget(self.over)
         alive = ~self.over
         used = self.groups.keep(alive)
         if used is None:

@@ -91,8 +91,9 @@ cdef extern from "folds.hpp" namespace "dovetail" nogil:
     void c_fold_integers "dovetail::fold_integers"(const int64_t* group, const uint64_t* low, const int64_t* high,
                                                    cbool is_signed, const uint8_t* valid, size_t n, uint64_t* sum_low,
                                                    int64_t* sum_high)
-    void c_fold_ends "dovetail::fold_ends"(const int64_t* group, const uint64_t* key, const uint8_t* valid,
-                                           cbool greatest, size_t n, uint64_t* end, uint8_t* some)
+    void c_fold_ends "dovetail::fold_ends"(const int64_t* group, const uint64_t* key, const uint64_t* below,
+                                           const uint8_t* valid, cbool greatest, size_t n, uint64_t* end,
+                                           uint64_t* end_below, uint8_t* some)
 
 
 cdef extern from "cpu.hpp" namespace "dovetail" nogil:
@@ -828,14 +829,20 @@ def fold_integers(const int64_t[::1] group, const uint64_t[::1] low, high, bint 
             c_fold_integers(&group[0], &low[0], above, is_signed, mask, group.shape[0], &total_low[0], &total_high[0])
 
 
-def fold_ends(const int64_t[::1] group, const uint64_t[::1] keys, valid, bint greatest, uint64_t[::1] end,
-              uint8_t[::1] some):
-    """Keep the least key of each group, or the greatest, and whether there was one."""
+def fold_ends(const int64_t[::1] group, const uint64_t[::1] keys, below, valid, bint greatest, uint64_t[::1] end,
+              uint64_t[::1] end_below, uint8_t[::1] some):
+    """Keep the least key of each group, or the greatest, and whether there was one. `below`: of keys of 128 bits."""
     cdef const uint8_t* mask = _valid(valid, group.shape[0])
+    cdef const uint64_t[::1] lower
+    cdef const uint64_t* low = NULL
     _same_length(group.shape[0], keys.shape[0], "fold_ends")
+    if below is not None:
+        lower = below
+        _same_length(group.shape[0], lower.shape[0], "fold_ends")
+        low = _u64(lower)
     if group.shape[0]:
         with nogil:
-            c_fold_ends(&group[0], &keys[0], mask, greatest, group.shape[0], &end[0], &some[0])
+            c_fold_ends(&group[0], &keys[0], low, mask, greatest, group.shape[0], &end[0], &end_below[0], &some[0])
 
 
 def instructions():

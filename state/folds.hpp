@@ -33,14 +33,19 @@ inline void fold_integers(const int64_t* group, const uint64_t* low, const int64
 }
 
 // The least key of each group (keys.hpp), or the greatest. What a group begins with is the other end of all keys, and
-// `some` tells whether it has had one.
-inline void fold_ends(const int64_t* group, const uint64_t* key, const uint8_t* valid, bool greatest, size_t n,
-                      uint64_t* end, uint8_t* some) {
+// `some` tells whether it has had one. Keys of 128 bits have their lower halves in `below`, others nullptr there.
+inline void fold_ends(const int64_t* group, const uint64_t* key, const uint64_t* below, const uint8_t* valid,
+                      bool greatest, size_t n, uint64_t* end, uint64_t* end_below, uint8_t* some) {
   for (size_t i = 0; i < n; ++i) {
     if (valid && !valid[i]) continue;
-    uint64_t& found = end[group[i]];
-    if (greatest ? key[i] > found : key[i] < found) found = key[i];
-    some[group[i]] = 1;
+    const int64_t g = group[i];
+    bool beyond = greatest ? key[i] > end[g] : key[i] < end[g];
+    if (below && key[i] == end[g]) beyond = greatest ? below[i] > end_below[g] : below[i] < end_below[g];
+    if (beyond) {
+      end[g] = key[i];
+      if (below) end_below[g] = below[i];
+    }
+    some[g] = 1;
   }
 }
 

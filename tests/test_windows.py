@@ -822,16 +822,9 @@ def test_every_nan_is_one_key(kind):
 
 
 @pytest.mark.parametrize("kind", [pa.float32(), pa.float64()])
-def test_both_zeros_are_one_key_shown_as_the_first(kind):
-    assert grouped(pa.array([-0.0, 0.0, 1.0], kind)) == (["-0.0", "1.0"], [2, 1])
+def test_both_zeros_are_one_key_shown_as_positive(kind):
+    assert grouped(pa.array([-0.0, 0.0, 1.0], kind)) == (["0.0", "1.0"], [2, 1])
     assert grouped(pa.array([0.0, -0.0, 1.0], kind)) == (["0.0", "1.0"], [2, 1])
-
-
-def test_a_zero_is_shown_as_the_first_of_each_window():
-    stream = memory({"t": [0, 6, 15], "k": [0.0, -0.0, 0.0]}, time="t")
-    table = collected(stream.key_by("k").window(dt.sliding(time=10, every=5)).agg(n=dt.count()))
-    assert plain(table["window_start"]) == [-5, 0, 5, 10, 15]
-    assert plain(table["k"]) == ["0.0", "0.0", "-0.0", "0.0", "0.0"]
 
 
 @pytest.mark.parametrize(
@@ -1036,14 +1029,17 @@ def test_a_sum_of_floats_forgets_nothing_of_other_windows():
     assert table["x"].to_pylist() == [1e300, 1e300 + 0.1, 0.1 + 0.2, 0.2]
 
 
-@pytest.mark.parametrize("every", [1, 5, 10])
-def test_sums_of_floats_in_windows_that_overlap_are_added_in_the_order_of_rows_too(every):
-    """Not first within the pieces that windows share."""
-    stream = memory({"t": [0, 6, 7], "x": [0.1, 0.2, 0.3]}, time="t")
-    made = stream.window(dt.sliding(time=10, every=every)).agg(x=col("x").sum(), y=col("x").mean())
-    [[total, mean]] = [row[2:] for row in rows(collected(made)) if row[:2] == (0, 10)]
-    assert total == 0.1 + 0.2 + 0.3 != 0.1 + (0.2 + 0.3)
-    assert mean == (0.1 + 0.2 + 0.3) / 3
+def test_sums_of_floats_in_windows_that_overlap_are_added_piece_by_piece():
+    """In pieces that no window's end cuts, and those in order: the same however the stream is cut."""
+    found = set()
+    for batch_rows in (1, 2, 3):
+        flow = dt.Flow("f")
+        table = {"t": [0, 6, 7], "x": [0.1, 0.2, 0.3]}
+        stream = flow.read(dt.memory(table, batch_rows=batch_rows), time="t")
+        made = stream.window(dt.sliding(time=10, every=5)).agg(x=col("x").sum(), y=col("x").mean()).write(dt.collect())
+        flow.run()
+        found |= {row[2:] for row in rows(made.table()) if row[:2] == (0, 10)}
+    assert found == {(0.1 + (0.2 + 0.3), (0.1 + (0.2 + 0.3)) / 3)}
 
 
 def test_sums_of_durations_and_decimals():
@@ -1057,9 +1053,10 @@ def test_sums_of_durations_and_decimals():
 def test_decimals_of_any_width_are_added_and_compared():
     """Also the sums of a window before, which are as wide as decimals go."""
     large = Decimal("1" * 30 + ".1")
-    array = pa.array([large, None, large, -large], pa.decimal128(31, 1))
+    least = Decimal(f"-{large}")  # unary minus would round it
+    array = pa.array([large, None, large, least], pa.decimal128(31, 1))
     assert one(array, summed).as_py() == large
-    assert (one(array, lowest).as_py(), one(array, highest).as_py(), one(array, seen).as_py()) == (-large, large, 3)
+    assert (one(array, lowest).as_py(), one(array, highest).as_py(), one(array, seen).as_py()) == (least, large, 3)
     data = {"t": [0, 1, 60], "x": pa.array([Decimal("0.01"), Decimal("0.02"), Decimal("0.04")], pa.decimal128(5, 2))}
     small = memory(data, time="t").window(dt.tumbling(time=60)).agg(x=col("x").sum())
     table = collected(small.window(dt.tumbling(time=3600)).agg(x=col("x").sum(), top=col("x").max()))

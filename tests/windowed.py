@@ -17,9 +17,13 @@ Decimals are Fractions in here, so that sums of them are exact.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 from oracle import Event, Row
+
+PIECE = "the piece of its window"
+"""Beside the columns of a row in a window: which piece of time it is in, where windows overlap."""
 
 Of = Callable[[Row], Any]
 Aggregate = Callable[[list[Row]], Any]
@@ -34,6 +38,10 @@ class Tumbling:
 
     size: int
 
+    @property
+    def piece(self) -> int:
+        return self.size
+
     def around(self, time: int) -> list[tuple[int, int]]:
         start = time // self.size * self.size  # rounds down, below zero too
         return [(start, start + self.size)]
@@ -45,6 +53,11 @@ class Sliding:
 
     size: int
     every: int
+
+    @property
+    def piece(self) -> int:
+        """The longest stretch of time that no window's end cuts."""
+        return math.gcd(self.size, self.every)
 
     def around(self, time: int) -> list[tuple[int, int]]:
         windows, start = [], time // self.every * self.every  # the last one that begins at the time or before it
@@ -91,7 +104,7 @@ def _by_clock(events: Sequence[Event], window: Tumbling | Sliding, keys: Sequenc
     for place, event in enumerate(events):
         for start, end in window.around(event.time):
             group = groups.setdefault((start, end, _key(event.row, keys)), Group(start, end, place))
-            group.rows.append(event.row)
+            group.rows.append({**event.row, PIECE: event.time // window.piece})
     return list(groups.values())
 
 
@@ -131,14 +144,19 @@ def counted(of: Of) -> Aggregate:
 
 
 def total(of: Of) -> Aggregate:
-    """Add in the order of rows: exact for ints and Fractions, and for floats what that order gives."""
-    return lambda rows: _added(_present(rows, of))
+    """Add in the order of rows, piece by piece: exact for ints and Fractions, and for floats what that order gives."""
+
+    def aggregate(rows: list[Row]) -> Any:
+        pieces = [_added(_present(list(piece), of)) for _, piece in groupby(rows, lambda row: row.get(PIECE))]
+        return _added([piece for piece in pieces if piece is not None])
+
+    return aggregate
 
 
 def mean(of: Of) -> Aggregate:
     def aggregate(rows: list[Row]) -> float | None:
-        values = _present(rows, of)
-        return float(_added(values) / len(values)) if values else None  # Python divides ints to the nearest float
+        count = len(_present(rows, of))
+        return float(total(of)(rows) / count) if count else None  # Python divides ints to the nearest float
 
     return aggregate
 
