@@ -36,7 +36,8 @@ def encode(message: StepMessage | Slice | Done) -> tuple[int, dict[str, Any], Pa
         }  # fmt: skip
         return STEP, meta, parts
     if isinstance(message, Slice):
-        return SLICE, {"n": message.step, "upto": message.upto}, [_bytes_of(message.data), message.later, message.tie]
+        order = [message.later] if message.tie is None else [message.later, message.tie]
+        return SLICE, {"n": message.step, "upto": message.upto}, [_bytes_of(message.data), *order]
     meta = {"n": message.step, "load": message.load, "nulls": message.null_keys, "bytes": message.nbytes,
             "sample": list(message.sample)}  # fmt: skip
     return DONE, meta, list(message.sample.values())
@@ -60,8 +61,9 @@ def decode(
         }
         return StepMessage(meta["n"], batches, meta["first"], row_lo, row_hi, meta["bounds"], cut)
     if kind == SLICE:
-        data, later, tie = parts
-        return Slice(meta["n"], meta["upto"], _batch_of(data, out), _numbers_of(later), _numbers_of(tie))
+        data, later, *ties = parts
+        tie = _numbers_of(ties[0]) if ties else None
+        return Slice(meta["n"], meta["upto"], _batch_of(data, out), _numbers_of(later), tie)
     sample = {side: part.view(np.uint64) for side, part in zip(meta["sample"], parts, strict=True)}
     return Done(meta["n"], meta["load"], sample, meta["nulls"], meta["bytes"])
 

@@ -49,13 +49,13 @@ class StepMessage:
 
 @dataclass(frozen=True)
 class Slice:
-    """Some results of a step. `later` and `tie` put them in order."""
+    """Some results of a step. `later` and `tie` put them in order; without `tie`, no other cell has these ranks."""
 
     step: int
     upto: int
     data: pa.RecordBatch
     later: np.ndarray
-    tie: np.ndarray
+    tie: np.ndarray | None
 
 
 @dataclass(frozen=True)
@@ -86,10 +86,11 @@ class CellMachine:
         with np.errstate(all="ignore"):
             prepared = cell.prepare(batches)
             probes = cell.store(batches, prepared, numbered)
-        ties = Ties(numbered.halves, numbered.total, spec.self_join)
+        ties = None if self.layout.name == "copies" else Ties(numbered.halves, numbered.total, spec.self_join)
         for answer in cell.answers(probes):
             for data, part in cell.gather(answer):
-                yield Slice(message.number, part.upto, data, part.later, ties.of(part.left, part.right, part.later))
+                tie = None if ties is None else ties.of(part.left, part.right, part.later)
+                yield Slice(message.number, part.upto, data, part.later, tie)
         cell.expire(message.bounds)
         sample = {}
         if self.layout.name == "range" and self.number == 0:

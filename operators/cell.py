@@ -32,7 +32,7 @@ from ..state import WindowLog, _native
 from .access import SIDES, JoinSpec, choose_access, output_fields
 from .binding import Bound
 from .evaluate import Columns, truth
-from .layouts import Range, Share
+from .layouts import Copies, Range, Share
 from .numbering import NO_TIMES, Half, Numbered
 from .predicate import RangeTest, SidePlan
 from .ranges import OTHER, Ends
@@ -203,26 +203,37 @@ class _Probes:
         self.index = (target.lender or target).index
         self.probe = self.row = NO_TIMES
         probe_ends = self._index_ends()
+        mine: np.ndarray | slice | None = None
         if target.share is not None and len(self.rank):
             lo, hi = probe_ends or (np.empty(len(self.rank), np.uint64),) * 2
-            can = _and(can, target.share.asks(side, self.first, lo, hi))
-        # Only tuples that may find something here go on: `asked` says which, `next` counts among them.
-        self.asked = None if can is None else np.flatnonzero(can)
-        self.count, self.next = len(self.rank) if self.asked is None else len(self.asked), 0
+            mine = target.share.asks(side, half, total, lo, hi)
+        # Only tuples that may find something here go on: `asked` says which (a slice, if they are next to each other),
+        # and `next` counts among them.
+        self.asked: np.ndarray | slice
+        if isinstance(mine, slice):
+            self.asked = mine if can is None else np.flatnonzero(can[mine]) + mine.start
+        else:
+            can = _and(can, mine)
+            self.asked = slice(0, len(self.rank)) if can is None else np.flatnonzero(can)
+        self.count = self.asked.stop - self.asked.start if isinstance(self.asked, slice) else len(self.asked)
+        self.next = 0
         self.row_lo, self.row_hi = (target.places_of(self._asked(rows)) for rows in (half.row_lo, half.row_hi))
         self.probe_ends = probe_ends and (self._asked(probe_ends[0]), self._asked(probe_ends[1]))
         self.scan_ends = [tuple(map(self._asked, ends[test])) for test in target.scanned]
 
     def _asked(self, values: np.ndarray) -> np.ndarray:
         """Return the values of the tuples that are asked."""
-        return values if self.asked is None else np.ascontiguousarray(np.take(values, self.asked, axis=-1))
+        if isinstance(self.asked, slice):
+            return np.ascontiguousarray(values[..., self.asked])
+        return np.ascontiguousarray(np.take(values, self.asked, axis=-1))
 
     @property
     def frontier(self) -> int:
         """The rank below which every pair has been found."""
         if self.next >= self.count:
             return self.total
-        return int(self.rank[self.next if self.asked is None else self.asked[self.next]])
+        at = self.next + self.asked.start if isinstance(self.asked, slice) else self.asked[self.next]
+        return int(self.rank[at])
 
     @property
     def done(self) -> bool:
@@ -257,8 +268,10 @@ class _Probes:
                 *self.probe_ends, self.row_lo, self.row_hi, begin, count, limit
             )
         self.row = target.rows_at(self.row)
-        if self.asked is not None:
+        if not isinstance(self.asked, slice):
             self.probe = np.take(self.asked, self.probe)
+        elif self.asked.start:
+            self.probe += self.asked.start
         for test in target.access.filters:
             lo, hi = self.ends[test]
             kept = _native.filter_pairs(self.probe, self.row, target.keys[test], lo, hi, test.negated)
@@ -339,7 +352,8 @@ class Cell:
         self.schema = pa.schema([field for _, _, field in self.outputs])
         self.stored = {side: _StoredSide(spec, side, share) for side in SIDES}
         self.logs = self._make_logs()
-        if share is None and spec.self_join and _same_storage(self.stored["left"], self.stored["right"]):
+        keeps_all = share is None or isinstance(share, Copies)
+        if keeps_all and spec.self_join and _same_storage(self.stored["left"], self.stored["right"]):
             self.stored["right"].index, self.stored["right"].lender = None, self.stored["left"]
         self._columns = {side: {name: i for i, name in enumerate(self.logs[side].schema.names)} for side in SIDES}
         self._wanted = {side: [self._columns[side][c] for s, c, _ in self.outputs if s == side] for side in SIDES}

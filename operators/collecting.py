@@ -7,7 +7,7 @@ of them. So what lies below the least of these places can be merged and go on, w
 
 Invariants: steps leave one after the other; what waits is above the least frontier of its step. What waits is bound by
 what cells may send before it is acknowledged, not by the number of matches.
-Cost: where one cell alone has results they are handed on as they came; otherwise each is copied once.
+Cost: where the results of cells do not interleave they are handed on as they came; otherwise each is copied once.
 """
 
 __all__ = ["Collector", "Ties"]
@@ -15,6 +15,7 @@ __all__ = ["Collector", "Ties"]
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -72,6 +73,12 @@ class _Waiting:
             self.handed_on += 1
 
 
+def _ends(run: list[tuple[pa.RecordBatch, np.ndarray, np.ndarray]]) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return the places of the first and the last result of a run."""
+    (_, first, first_tie), (_, last, last_tie) = run[0], run[-1]
+    return (int(first[0]), int(first_tie[0])), (int(last[-1]), int(last_tie[-1]))
+
+
 class Collector:
     """Puts results in order. A pure machine: `take` and `done` tell what came, `ready` hands out what may go on."""
 
@@ -84,8 +91,12 @@ class Collector:
         """A step was dealt out to all cells."""
         self.steps[step] = total, [_Waiting() for _ in range(self.cells)]
 
-    def take(self, step: int, cell: int, upto: int, data: pa.RecordBatch, later: np.ndarray, tie: np.ndarray) -> None:
+    def take(
+        self, step: int, cell: int, upto: int, data: pa.RecordBatch, later: np.ndarray, tie: np.ndarray | None
+    ) -> None:
         """Take results of a cell."""
+        if tie is None:
+            tie = np.broadcast_to(np.int64(0), len(later))
         waiting = self.steps[step][1][cell]
         waiting.slices.append((data, later, tie))
         own = (int(later[-1]), int(tie[-1]) + 1) if len(later) else (0, _LEAST)
@@ -125,8 +136,9 @@ class Collector:
         runs = [run for run in runs if run]
         if not runs:
             return
-        if len(runs) == 1:
-            yield from ((data, later) for data, later, _ in runs[0])
+        runs.sort(key=lambda run: _ends(run)[0])
+        if all(_ends(before)[1] < _ends(after)[0] for before, after in pairwise(runs)):
+            yield from ((data, later) for run in runs for data, later, _ in run)
             return
         log = WindowLog(self.schema)
         merging = []

@@ -11,12 +11,15 @@ new tuple that may match it there must be exactly one cell that keeps the row *a
 - `matrix` of m by n: left rows are dealt to m groups and right rows to n; cell (i, j) keeps, and is asked by, left
   group i and right group j. Serves any predicate; each row is kept n or m times (in one copy on one machine).
 - `chain`: blocks of rows are kept by the cells in turn, and every tuple asks all of them.
+- `copies`: every cell keeps all rows, and each new tuple asks one of them: the first tuples of a step the first cell,
+  and so on. Storing a row costs little beside looking one up and writing results; so this trades memory and some work
+  for results that need no merging, and no load is uneven, whatever the keys.
 
 Splitters move when loads drift apart (`Balance`); they change between two steps, for all cells at once, so that what
 is kept where is a function of the step's number alone.
 """
 
-__all__ = ["LAYOUTS", "Balance", "Chain", "Hash", "Layout", "Matrix", "Range", "Share", "choose_layout"]
+__all__ = ["LAYOUTS", "Balance", "Chain", "Copies", "Hash", "Layout", "Matrix", "Range", "Share", "choose_layout"]
 
 from collections import deque
 from dataclasses import dataclass
@@ -27,9 +30,10 @@ import numpy as np
 
 from ..errors import FlowError
 from .access import SIDES, Access, JoinSpec, choose_access
+from .numbering import Half
 from .ranges import OTHER
 
-LAYOUTS = ("auto", "hash", "range", "matrix", "chain")
+LAYOUTS = ("auto", "hash", "range", "matrix", "chain", "copies")
 
 BLOCK = 256
 """Rows that go to the same group, or cell, before the next has its turn: enough for a mask to be cheap to make, few
@@ -45,8 +49,8 @@ class Share(Protocol):
     def keeps(self, side: str, first: int, keys: np.ndarray) -> np.ndarray | None:
         """Which of a side's rows, from `first` on, are stored here; `keys` are those of the index."""
 
-    def asks(self, side: str, first: int, lo: np.ndarray, hi: np.ndarray) -> np.ndarray | None:
-        """Which new tuples of a side look here for rows of the other with keys in [lo, hi]."""
+    def asks(self, side: str, half: Half, total: int, lo: np.ndarray, hi: np.ndarray) -> np.ndarray | slice | None:
+        """Which new tuples of a side, of so many of a step, look here for rows of the other with keys in [lo, hi]."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +64,7 @@ class Hash:
         """Rows whose key leads here."""
         return self._mine(keys)
 
-    def asks(self, side: str, first: int, lo: np.ndarray, hi: np.ndarray) -> np.ndarray:
+    def asks(self, side: str, half: Half, total: int, lo: np.ndarray, hi: np.ndarray) -> np.ndarray:
         """Tuples whose key leads here."""
         return self._mine(lo)
 
@@ -105,7 +109,7 @@ class Range:
             mask |= within
         return mask
 
-    def asks(self, side: str, first: int, lo: np.ndarray, hi: np.ndarray) -> np.ndarray:
+    def asks(self, side: str, half: Half, total: int, lo: np.ndarray, hi: np.ndarray) -> np.ndarray:
         """Tuples whose range of keys meets one of the pieces of the other side's rows."""
         mask = np.zeros(lo.shape, bool)
         for piece in self.pieces[OTHER[side]]:
@@ -127,9 +131,9 @@ class Matrix:
         """Rows of the cell's group."""
         return self._mine(side, first, len(keys))
 
-    def asks(self, side: str, first: int, lo: np.ndarray, hi: np.ndarray) -> np.ndarray | None:
+    def asks(self, side: str, half: Half, total: int, lo: np.ndarray, hi: np.ndarray) -> np.ndarray | None:
         """Tuples of the cell's group."""
-        return self._mine(side, first, lo.shape[-1])
+        return self._mine(side, half.first, lo.shape[-1])
 
     def _mine(self, side: str, first: int, n: int) -> np.ndarray | None:
         group, groups = (self.row, self.rows) if side == "left" else (self.column, self.columns)
@@ -147,9 +151,26 @@ class Chain:
         """Rows of the cell's blocks."""
         return _in_turn(first, len(keys), self.cell, self.cells)
 
-    def asks(self, side: str, first: int, lo: np.ndarray, hi: np.ndarray) -> None:
+    def asks(self, side: str, half: Half, total: int, lo: np.ndarray, hi: np.ndarray) -> None:
         """Everybody."""
         return
+
+
+@dataclass(frozen=True)
+class Copies:
+    """Cell `cell` of `cells`, each of which keeps everything."""
+
+    cell: int
+    cells: int
+
+    def keeps(self, side: str, first: int, keys: np.ndarray) -> None:
+        """All rows."""
+        return
+
+    def asks(self, side: str, half: Half, total: int, lo: np.ndarray, hi: np.ndarray) -> slice:
+        """The cell's part of a step, by rank."""
+        begin, end = (total * cell // self.cells for cell in (self.cell, self.cell + 1))
+        return slice(*np.searchsorted(half.rank, [begin, end]).tolist())
 
 
 def _in_turn(first: int, n: int, group: int, groups: int) -> np.ndarray | None:
@@ -179,6 +200,8 @@ class Layout:
             return [Hash(i, self.cells) for i in range(self.cells)]
         if self.name == "chain":
             return [Chain(i, self.cells) for i in range(self.cells)]
+        if self.name == "copies":
+            return [Copies(i, self.cells) for i in range(self.cells)]
         if self.name == "matrix":
             return [Matrix(i // self.columns, i % self.columns, self.rows, self.columns) for i in range(self.cells)]
         if splitters is None:
@@ -189,8 +212,10 @@ class Layout:
 def choose_layout(spec: JoinSpec, cells: int, name: str = "auto", shape: tuple[int, int] | None = None) -> Layout:
     """Choose the layout of a join; `explain()` shows the reason.
 
-    The rule: a key that both sides compare for equality, or that both find by a band, lets each row be kept by one cell
-    and each tuple ask one or two; anything else needs the matrix, as square as the number of cells allows.
+    The rule: a key that both sides compare for equality lets each row be kept by one cell and each tuple ask one. Rows
+    that are found by a band are cheap to store, so each cell has a copy of the index, as long as those take no more
+    than `COPIES_BYTES`; then ranges of keys are dealt out. Anything else needs the matrix, as square as the number of
+    cells allows.
     """
     access = {side: choose_access(spec, side) for side in SIDES}
     hashed = all(_is_equality(found) for found in access.values())
@@ -200,7 +225,7 @@ def choose_layout(spec: JoinSpec, cells: int, name: str = "auto", shape: tuple[i
         if hashed:
             name, why = "hash", "the predicate has an equality key"
         elif ranged and all(found.probe[0].shape != "comparison" for found in access.values()):
-            name, why = "range", "the predicate is a band on one key"
+            name, why = _for_bands(spec, cells)
         else:
             name, why = "matrix", "no key leads a row to one cell"
     if name == "hash" and not hashed:
@@ -219,6 +244,25 @@ def choose_layout(spec: JoinSpec, cells: int, name: str = "auto", shape: tuple[i
     if rows * columns != cells:
         raise FlowError(f"{spec.name}: a matrix of {rows} × {columns} has {rows * columns} cells, not {cells}")
     return Layout(name, why, cells, rows, columns)
+
+
+COPIES_BYTES = 1 << 30
+"""Bytes that the copies of an index may take in all, for `layout="auto"`."""
+
+INDEX_BYTES = 24
+"""Bytes that a row takes in an index of ranges, about."""
+
+
+def _for_bands(spec: JoinSpec, cells: int) -> tuple[str, str]:
+    rows = [spec.windows[side].rows for side in (SIDES[:1] if spec.self_join else SIDES)]
+    if any(count is None for count in rows):
+        if cells <= 4:
+            return "copies", "a band on one key, which is cheap to store"
+        return "range", "a band on one key; a window by time could be too large for a copy in each cell"
+    size = sum(count or 0 for count in rows) * INDEX_BYTES * cells
+    if size <= COPIES_BYTES:
+        return "copies", f"a band on one key, which is cheap to store; {size >> 20:,} MB for all copies of the index"
+    return "range", f"a band on one key; copies of the index would take {size >> 20:,} MB"
 
 
 def _is_equality(access: Access) -> bool:

@@ -88,6 +88,8 @@ class WindowLog:
         self._batches: list[pa.RecordBatch] = []
         self._levels: list[int] = []
         self._starts: list[int] = []
+        self._sizes: list[int] = []  # bytes of each batch
+        self._bytes = 0  # of all
         self._chunks = _native.Chunks(self._layouts)
         self._known = 0  # how many of the batches, from the front, _chunks has been told of
         self.end_row = 0
@@ -103,7 +105,7 @@ class WindowLog:
     @property
     def nbytes(self) -> int:
         """Bytes of the held batches' rows (a slice counts for its rows, not for what it was cut from)."""
-        return sum(batch.nbytes for batch in self._batches) + self._chunks.nbytes
+        return self._bytes + self._chunks.nbytes
 
     def append(self, data: pa.RecordBatch) -> None:
         """Add rows behind the last one. The batch is kept, not copied."""
@@ -112,9 +114,7 @@ class WindowLog:
         if data.schema.types != self._types:
             columns = [c.cast(f.type) if c.type != f.type else c for c, f in zip(data.columns, self.schema)]
             data = pa.RecordBatch.from_arrays(columns, schema=self.schema)
-        self._batches.append(data)
-        self._starts.append(self.end_row)
-        self._levels.append(_level(data.num_rows))
+        self._add(data, self.end_row, _level(data.num_rows))
         self.end_row += data.num_rows
         self._join_small()
 
@@ -125,7 +125,8 @@ class WindowLog:
             gone += 1
         if not gone:
             return
-        del self._batches[:gone], self._starts[:gone], self._levels[:gone]
+        self._bytes -= sum(self._sizes[:gone])
+        del self._batches[:gone], self._starts[:gone], self._levels[:gone], self._sizes[:gone]
         known = min(gone, self._known)
         self._chunks.drop_front(known)
         self._known -= known
@@ -148,6 +149,7 @@ class WindowLog:
         ends = [*self._starts, self.end_row][1:]
         for start, end, batch in zip(self._starts, ends, self._batches, strict=True):
             assert batch.num_rows == end - start > 0, (start, end, batch.num_rows)
+        assert self._bytes == sum(self._sizes) == sum(batch.nbytes for batch in self._batches)
         assert len(self._chunks) == self._known <= len(self._batches)
 
     def _join_small(self) -> None:
@@ -170,10 +172,16 @@ class WindowLog:
             known = max(0, self._known - (len(self._batches) - run))
             self._chunks.drop_back(known)
             self._known -= known
-            del self._batches[-run:], self._starts[-run:], self._levels[-run:]
-            self._batches.append(joined)
-            self._starts.append(start)
-            self._levels.append(max(level + 1, _level(joined.num_rows)))
+            self._bytes -= sum(self._sizes[-run:])
+            del self._batches[-run:], self._starts[-run:], self._levels[-run:], self._sizes[-run:]
+            self._add(joined, start, max(level + 1, _level(joined.num_rows)))
+
+    def _add(self, data: pa.RecordBatch, start: int, level: int) -> None:
+        self._batches.append(data)
+        self._starts.append(start)
+        self._levels.append(level)
+        self._sizes.append(data.nbytes)
+        self._bytes += self._sizes[-1]
 
     def _tell_chunks(self) -> None:
         for batch, start in zip(self._batches[self._known :], self._starts[self._known :]):

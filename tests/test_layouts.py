@@ -60,7 +60,7 @@ class Spread:
 
 
 def layouts_of(spec, cells):
-    for name in ("hash", "range", "matrix", "chain"):
+    for name in ("hash", "range", "matrix", "chain", "copies"):
         try:
             yield choose_layout(spec, cells, name)
         except FlowError:
@@ -142,14 +142,21 @@ def test_splitters_follow_drifting_keys():
     assert np.mean(worst[10:]) < 1.3, worst
 
 
-def spec_of(on, index="auto"):
+def spec_of(on, window=dt.last(1000), index="auto"):  # noqa: B008 - it is immutable
     schema = pa.schema([("k", pa.int64()), ("x", pa.float64())])
-    return dt.WindowJoin(schema, schema, on=on, window=dt.last(1000), index=index).spec
+    times = {"left_time": "k", "right_time": "k"} if window.is_time else {}
+    return dt.WindowJoin(schema, schema, on=on, window=window, index=index, **times).spec
 
 
 def test_the_rule_for_layouts():
     assert choose_layout(spec_of(left.k == right.k), 3).describe() == "hash on 3 cells"
-    assert choose_layout(spec_of((left.x - right.x).abs() <= 1), 2).describe() == "range on 2 cells"
+    assert choose_layout(spec_of((left.x - right.x).abs() <= 1), 2).describe() == "copies on 2 cells"
+    large = spec_of((left.x - right.x).abs() <= 1, dt.last(10_000_000))
+    assert choose_layout(large, 2).describe() == "copies on 2 cells"
+    assert choose_layout(large, 3).describe() == "range on 3 cells"
+    timed = spec_of((left.x - right.x).abs() <= 1, dt.last(time=5))
+    assert choose_layout(timed, 4).describe() == "copies on 4 cells"
+    assert choose_layout(timed, 5).describe() == "range on 5 cells"
     assert choose_layout(spec_of(left.x < right.x), 6).describe() == "matrix 2 × 3 on 6 cells"
     assert choose_layout(spec_of([left.x < right.x, left.k > right.k]), 4).describe() == "matrix 2 × 2 on 4 cells"
     assert choose_layout(spec_of((left.x - right.x).abs() <= 1), 4, "chain").describe() == "chain on 4 cells"
