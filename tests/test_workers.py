@@ -12,12 +12,16 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+from functools import partial
 
 import dovetail as dt
 import numpy as np
 import pyarrow as pa
 import pytest
+import zmq
 from dovetail import left, right
+from dovetail.engine import run
+from dovetail.engine.cells import ADDRESSES, Workers
 from dovetail.engine.run import Runner
 from dovetail.transport.rundir import root
 
@@ -189,6 +193,29 @@ def test_a_death_is_an_end(how, monkeypatch):
     with pytest.raises(ProcessLookupError):
         os.kill(fired[0], 0)
     assert list(root().iterdir()) == []
+
+
+def test_a_place_that_cannot_be_had_is_told(monkeypatch):
+    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
+        socket.bind("tcp://127.0.0.1:*")
+        taken = socket.getsockopt(zmq.LAST_ENDPOINT).decode()
+        monkeypatch.setitem(ADDRESSES, "tcp", taken)
+        monkeypatch.setattr(run, "Workers", partial(Workers, transport="tcp"))
+        with pytest.raises(
+            dt.TransportError,
+            match=f"worker 0 cannot be awaited at {taken}: Address already in use; free a port, or run with workers=1",
+        ):
+            joined(2)
+    assert list(root().iterdir()) == []
+
+
+def test_a_path_that_is_too_long_for_a_socket_is_told(monkeypatch):
+    long = root() / ("x" * 100)
+    monkeypatch.setenv("DOVETAIL_RUNS", str(long))
+    said = "worker 0 cannot be awaited at ipc://.*: File name too long; give a shorter path in DOVETAIL_RUNS"
+    with pytest.raises(dt.TransportError, match=said):
+        joined(2)
+    assert list(long.iterdir()) == []
 
 
 SCRIPT = """
