@@ -159,8 +159,9 @@ class Workers:
         # If no earlier step is before the cells, nothing that is under way will make room.
         alone = all(each.head.answered(message.number if each.number == join else None) for each in self.joins)
         stored = [self._store(part, join, alone) for part in parts]
-        for each in self.workers:
-            each.channel.send(kind, {**meta, "join": join}, stored)
+        for number in range(self.count):
+            with self._still_there(number) as channel:
+                channel.send(kind, {**meta, "join": join}, stored)
 
     @property
     def short(self) -> bool:
@@ -197,11 +198,25 @@ class Workers:
 
     def acknowledge(self, join: int) -> None:
         """Let the cells of a join go on: what they sent has been handed on."""
-        for each, count in zip(self.workers, self.joins[join].head.collector.handed_on(), strict=True):
-            if count:
-                each.channel.send(codec.ACK, {"slices": [(join, count)]})
-            else:
-                each.channel.give_back(codec.FREED)
+        for number, count in enumerate(self.joins[join].head.collector.handed_on()):
+            with self._still_there(number) as channel:
+                if count:
+                    channel.send(codec.ACK, {"slices": [(join, count)]})
+                else:
+                    channel.give_back(codec.FREED)
+
+    @contextlib.contextmanager
+    def _still_there(self, number: int) -> Iterator[Channel]:
+        """Lend a worker's channel for sending. If nobody is there to receive, tell why."""
+        each = self.workers[number]
+        try:
+            yield each.channel
+        except TransportError:
+            self._raise_what_it_said(number)
+            each.process.join(1.0)
+            if not each.process.is_alive():
+                self._died(number)
+            raise
 
     def stop(self, *, kill: bool = False) -> None:
         """Stop the processes, and remove what the run left in memory."""
@@ -209,7 +224,7 @@ class Workers:
             if kill:
                 each.process.kill()
             elif each.process.is_alive():
-                with contextlib.suppress(zmq.ZMQError):
+                with contextlib.suppress(zmq.ZMQError, TransportError):
                     each.channel.send(codec.STOP, {})
         for each in self.workers:
             each.process.join(None if kill else 5.0)
@@ -227,10 +242,8 @@ class Workers:
         self.stack.close()
 
     def _died(self, number: int) -> None:
+        self._raise_what_it_said(number)
         each = self.workers[number]
-        while (message := each.channel.receive()) is not None:
-            if message.kind == codec.ERROR:
-                self._raise(number, message.meta)
         each.process.join(1.0)
         code = each.process.exitcode
         how = f"signal {-code} ({signal.Signals(-code).name})" if code is not None and code < 0 else f"exit code {code}"
@@ -238,6 +251,11 @@ class Workers:
             f"worker {number} (process {each.process.pid}, core {each.core}) died of {how} while it was "
             f"{self._state_of(number)}; {self._last_words(number)}"
         )
+
+    def _raise_what_it_said(self, number: int) -> None:
+        while (message := self.workers[number].channel.receive()) is not None:
+            if message.kind == codec.ERROR:
+                self._raise(number, message.meta)
 
     def _state_of(self, number: int) -> str:
         """Return what a worker has said of its state. It may have died in the middle of saying it."""

@@ -195,6 +195,28 @@ def test_a_death_is_an_end(how, monkeypatch):
     assert list(root().iterdir()) == []
 
 
+@pytest.mark.parametrize("transport", ["ipc", "tcp"])
+def test_a_death_is_told_by_whoever_sends(transport, monkeypatch):
+    """Where nobody is connected any more a message would wait for ever."""
+    fired = []
+    real = Workers.deal
+
+    def kills(self, join, message):
+        if message.number == 3:
+            fired.append(self.workers[1])
+            os.kill(fired[0].process.pid, signal.SIGKILL)
+            while fired[0].channel.socket.poll(10, zmq.POLLOUT):
+                pass
+        real(self, join, message)
+
+    monkeypatch.setattr(Workers, "deal", kills)
+    monkeypatch.setattr(run, "Workers", partial(Workers, transport=transport))
+    with pytest.raises(dt.WorkerError, match=r"join 'join-1': worker 1 .* died of signal 9 .* while it was running"):
+        joined(2)
+    assert fired
+    assert list(root().iterdir()) == []
+
+
 def test_a_place_that_cannot_be_had_is_told(monkeypatch):
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
         socket.bind("tcp://127.0.0.1:*")
