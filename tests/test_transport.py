@@ -1,5 +1,6 @@
 """Transport: what an arena owes to whom, and messages that are numbered, checked, and the same over every wire."""
 
+import fcntl
 import gc
 import os
 import struct
@@ -93,6 +94,20 @@ def test_folders_of_runs_that_are_gone_are_swept_and_others_stay(tmp_path):
         assert sweep(tmp_path) == [dead]
         assert lives.path.exists()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_is_not_swept_while_it_is_made(tmp_path, monkeypatch):
+    real = fcntl.flock
+
+    def others_sweep_first(file, how):
+        monkeypatch.setattr(fcntl, "flock", real)
+        assert sweep(tmp_path) == []
+        real(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", others_sweep_first)
+    with RunFolder(tmp_path) as run:
+        assert run.path.exists()
+        assert sweep(tmp_path) == []
 
 
 # Messages
