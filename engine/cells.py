@@ -14,6 +14,7 @@ import os
 import pickle
 import signal
 import sys
+import threading
 import uuid
 import zlib
 from collections.abc import Iterator, Sequence
@@ -283,18 +284,26 @@ class Workers:
         raise error
 
 
+_MAIN = threading.Lock()
+
+
 @contextlib.contextmanager
 def _without_main() -> Iterator[None]:
-    """Start processes that do not run the user's script again: what they need of it is sent to them by value."""
-    main = sys.modules["__main__"]
-    hidden = {name: getattr(main, name) for name in ("__file__", "__spec__") if getattr(main, name, None) is not None}
-    try:
-        for name in hidden:
-            setattr(main, name, None)
-        yield
-    finally:
-        for name, value in hidden.items():
-            setattr(main, name, value)
+    """Start processes that do not run the user's script again: what they need of it is sent to them by value.
+
+    One thread at a time: another one's end would bring back in the middle what is hidden.
+    """
+    with _MAIN:
+        main = sys.modules["__main__"]
+        names = ("__file__", "__spec__")
+        hidden = {name: getattr(main, name) for name in names if getattr(main, name, None) is not None}
+        try:
+            for name in hidden:
+                setattr(main, name, None)
+            yield
+        finally:
+            for name, value in hidden.items():
+                setattr(main, name, value)
 
 
 class ParallelJoin(JoinTask):

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import threading
 from functools import partial
 
 import dovetail as dt
@@ -21,7 +22,7 @@ import pytest
 import zmq
 from dovetail import left, right
 from dovetail.engine import run
-from dovetail.engine.cells import ADDRESSES, Workers
+from dovetail.engine.cells import ADDRESSES, Workers, _without_main
 from dovetail.engine.run import Runner
 from dovetail.transport.rundir import root
 
@@ -238,6 +239,28 @@ def test_a_path_that_is_too_long_for_a_socket_is_told(monkeypatch):
     with pytest.raises(dt.TransportError, match=said):
         joined(2)
     assert list(long.iterdir()) == []
+
+
+def test_flows_of_several_threads_hide_the_script_one_after_the_other():
+    main, inside, go_on, seen = sys.modules["__main__"], threading.Event(), threading.Event(), []
+
+    def other():
+        with _without_main():
+            inside.set()
+            go_on.wait()
+            seen.append(main.__spec__)
+
+    spec, main.__spec__ = main.__spec__, "the script"
+    try:
+        thread = threading.Thread(target=other)
+        with _without_main():
+            thread.start()
+            assert not inside.wait(0.2)
+        go_on.set()
+        thread.join()
+        assert (seen, main.__spec__) == ([None], "the script")
+    finally:
+        main.__spec__ = spec
 
 
 SCRIPT = """
