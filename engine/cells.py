@@ -14,6 +14,7 @@ import os
 import pickle
 import signal
 import sys
+import threading
 import uuid
 import zlib
 from collections.abc import Iterator, Sequence
@@ -42,6 +43,10 @@ STEPS_UNDER_WAY = 4
 """Steps that the cells of a join may have before them: enough that none waits for the head, few enough that what waits
 to be put in order stays small."""
 
+ADDRESSES = {"ipc": "ipc://{folder}/worker-{number}.sock", "tcp": "tcp://127.0.0.1:*"}
+"""Transports, and where a worker is awaited. Over `tcp` the system chooses the port, and nothing is in shared memory:
+all parts travel inside messages, as they must to another machine."""
+
 START_SECONDS = 60.0
 """How long a worker may take to come up: long enough for a machine that starts many at once from a cold disk."""
 
@@ -56,8 +61,8 @@ class _Worker:
 class Workers:
     """Worker processes, started and stopped together."""
 
-    def __init__(self, count: int, options: Options) -> None:
-        self.count, self.options = count, options
+    def __init__(self, count: int, options: Options, transport: str = "ipc") -> None:
+        self.count, self.options, self.transport = count, options, transport
         self.folder = RunFolder()
         self.context: zmq.Context[Any] = zmq.Context()
         self.workers: list[_Worker] = []
@@ -70,25 +75,20 @@ class Workers:
         self.joins = list(joins)
         self.stack.enter_context(self.folder)
         path, job = self.folder.path, zlib.crc32(uuid.uuid4().bytes)
-        self.arena = Arena(path, "head", self.options.arena_bytes)
+        arena_bytes = self.options.arena_bytes if self.transport == "ipc" else None
+        self.arena = None if arena_bytes is None else Arena(path, "head", arena_bytes)
         parts = tuple(join.part() for join in joins)
         spawn = multiprocess.get_context("spawn")
         cores = sorted(os.sched_getaffinity(0))
         for number in range(self.count):
             core = cores[number % len(cores)] if self.count > 1 else None
-            address = f"ipc://{path}/worker-{number}.sock"
-            socket = self.context.socket(zmq.DEALER)
-            socket.setsockopt(zmq.LINGER, 0)
-            socket.set_hwm(0)
-            socket.bind(address)
-            channel = Channel(
-                socket, job=job, generation=0, edge=number, arena=self.arena, reader=Reader(path, f"worker-{number}")
-            )
+            socket, address = self._bound(number)
+            reader = None if self.arena is None else Reader(path, f"worker-{number}")
+            channel = Channel(socket, job=job, generation=0, edge=number, arena=self.arena, reader=reader)
             board = self._board(f"{path.name}-{number}")
             start = worker.Start(
-                number, job, 0, path, address, os.getpid(), core, self.options.arena_bytes, self.options.out_rows,
-                parts, board,
-            )  # fmt: skip
+                number, job, 0, path, address, os.getpid(), core, arena_bytes, self.options.out_rows, parts, board
+            )
             process = spawn.Process(target=worker.main, args=(start,), name=f"dovetail-worker-{number}", daemon=True)
             try:
                 with _without_main():
@@ -101,6 +101,22 @@ class Workers:
             self.workers.append(_Worker(process, channel, core))
         for number in range(self.count):
             self._wait_for_hello(number)
+
+    def _bound(self, number: int) -> "tuple[zmq.Socket[bytes], str]":
+        """Return a socket for a worker to connect to, and its address."""
+        address = ADDRESSES[self.transport].format(folder=self.folder.path, number=number)
+        socket = self.context.socket(zmq.DEALER)
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.set_hwm(0)
+        try:
+            socket.bind(address)
+        except zmq.ZMQError as error:
+            hint = "give a shorter path in DOVETAIL_RUNS" if self.transport == "ipc" else "free a port"
+            raise TransportError(
+                f"worker {number} cannot be awaited at {address}: {zmq.strerror(error.errno or 0)}; "
+                f"{hint}, or run with workers=1"
+            ) from error
+        return socket, socket.getsockopt(zmq.LAST_ENDPOINT).decode()
 
     def _board(self, name: str) -> str:
         from shared_memory_dict import SharedMemoryDict
@@ -144,18 +160,20 @@ class Workers:
         # If no earlier step is before the cells, nothing that is under way will make room.
         alone = all(each.head.answered(message.number if each.number == join else None) for each in self.joins)
         stored = [self._store(part, join, alone) for part in parts]
-        for each in self.workers:
-            each.channel.send(kind, {**meta, "join": join}, stored)
+        for number in range(self.count):
+            with self._still_there(number) as channel:
+                channel.send(kind, {**meta, "join": join}, stored)
 
     @property
     def short(self) -> bool:
         """Tell whether so much of the arena is in use that nothing should be read before the cells have gone on."""
-        return self.arena.held > 0.8 * self.options.arena_bytes and not all(join.idle for join in self.joins)
+        if self.arena is None or self.arena.held <= 0.8 * self.options.arena_bytes:
+            return False
+        return not all(join.idle for join in self.joins)
 
     def _store(self, part: Any, join: int, alone: bool) -> Any:
         stored = self.workers[0].channel.store(part, self.count)
-        full = not isinstance(stored, Block) and memoryview(part).nbytes > INLINE
-        if full and alone:
+        if self.arena is not None and alone and not isinstance(stored, Block) and memoryview(part).nbytes > INLINE:
             raise TransportError(
                 f"{self.joins[join].node.label}: its windows do not fit the {self.options.arena_bytes:,} bytes of "
                 f"shared memory that a run may use ({self.arena.held:,} are held); allow more with "
@@ -181,11 +199,25 @@ class Workers:
 
     def acknowledge(self, join: int) -> None:
         """Let the cells of a join go on: what they sent has been handed on."""
-        for each, count in zip(self.workers, self.joins[join].head.collector.handed_on(), strict=True):
-            if count:
-                each.channel.send(codec.ACK, {"slices": [(join, count)]})
-            else:
-                each.channel.give_back(codec.FREED)
+        for number, count in enumerate(self.joins[join].head.collector.handed_on()):
+            with self._still_there(number) as channel:
+                if count:
+                    channel.send(codec.ACK, {"slices": [(join, count)]})
+                else:
+                    channel.give_back(codec.FREED)
+
+    @contextlib.contextmanager
+    def _still_there(self, number: int) -> Iterator[Channel]:
+        """Lend a worker's channel for sending. If nobody is there to receive, tell why."""
+        each = self.workers[number]
+        try:
+            yield each.channel
+        except TransportError:
+            self._raise_what_it_said(number)
+            each.process.join(1.0)
+            if not each.process.is_alive():
+                self._died(number)
+            raise
 
     def stop(self, *, kill: bool = False) -> None:
         """Stop the processes, and remove what the run left in memory."""
@@ -193,7 +225,7 @@ class Workers:
             if kill:
                 each.process.kill()
             elif each.process.is_alive():
-                with contextlib.suppress(zmq.ZMQError):
+                with contextlib.suppress(zmq.ZMQError, TransportError):
                     each.channel.send(codec.STOP, {})
         for each in self.workers:
             each.process.join(None if kill else 5.0)
@@ -211,10 +243,8 @@ class Workers:
         self.stack.close()
 
     def _died(self, number: int) -> None:
+        self._raise_what_it_said(number)
         each = self.workers[number]
-        while (message := each.channel.receive()) is not None:
-            if message.kind == codec.ERROR:
-                self._raise(number, message.meta)
         each.process.join(1.0)
         code = each.process.exitcode
         how = f"signal {-code} ({signal.Signals(-code).name})" if code is not None and code < 0 else f"exit code {code}"
@@ -222,6 +252,11 @@ class Workers:
             f"worker {number} (process {each.process.pid}, core {each.core}) died of {how} while it was "
             f"{self._state_of(number)}; {self._last_words(number)}"
         )
+
+    def _raise_what_it_said(self, number: int) -> None:
+        while (message := self.workers[number].channel.receive()) is not None:
+            if message.kind == codec.ERROR:
+                self._raise(number, message.meta)
 
     def _state_of(self, number: int) -> str:
         """Return what a worker has said of its state. It may have died in the middle of saying it."""
@@ -249,18 +284,26 @@ class Workers:
         raise error
 
 
+_MAIN = threading.Lock()
+
+
 @contextlib.contextmanager
 def _without_main() -> Iterator[None]:
-    """Start processes that do not run the user's script again: what they need of it is sent to them by value."""
-    main = sys.modules["__main__"]
-    hidden = {name: getattr(main, name) for name in ("__file__", "__spec__") if getattr(main, name, None) is not None}
-    try:
-        for name in hidden:
-            setattr(main, name, None)
-        yield
-    finally:
-        for name, value in hidden.items():
-            setattr(main, name, value)
+    """Start processes that do not run the user's script again: what they need of it is sent to them by value.
+
+    One thread at a time: another one's end would bring back in the middle what is hidden.
+    """
+    with _MAIN:
+        main = sys.modules["__main__"]
+        names = ("__file__", "__spec__")
+        hidden = {name: getattr(main, name) for name in names if getattr(main, name, None) is not None}
+        try:
+            for name in hidden:
+                setattr(main, name, None)
+            yield
+        finally:
+            for name, value in hidden.items():
+                setattr(main, name, value)
 
 
 class ParallelJoin(JoinTask):

@@ -57,7 +57,7 @@ class Start:
     address: str
     parent: int
     core: int | None
-    arena_bytes: int
+    arena_bytes: int | None  # None: no memory is shared, all parts travel inside messages
     out_rows: int
     joins: tuple[JoinPart, ...]
     board: str
@@ -105,10 +105,10 @@ def main(start: Start) -> None:
     socket.setsockopt(zmq.LINGER, 1000)
     socket.set_hwm(0)
     socket.connect(start.address)
-    channel = Channel(
-        socket, job=start.job, generation=start.generation, edge=start.number,
-        arena=Arena(start.folder, f"worker-{start.number}", start.arena_bytes), reader=Reader(start.folder, "head"),
-    )  # fmt: skip
+    arena = reader = None
+    if start.arena_bytes is not None:
+        arena, reader = Arena(start.folder, f"worker-{start.number}", start.arena_bytes), Reader(start.folder, "head")
+    channel = Channel(socket, job=start.job, generation=start.generation, edge=start.number, arena=arena, reader=reader)
     channel.send(codec.HELLO, {"pid": os.getpid()})
     try:
         edges = [_Edge(part, start.out_rows, start.number) for part in start.joins]

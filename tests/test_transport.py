@@ -1,5 +1,6 @@
 """Transport: what an arena owes to whom, and messages that are numbered, checked, and the same over every wire."""
 
+import fcntl
 import gc
 import os
 import struct
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 import zmq
 from dovetail import TransportError
-from dovetail.transport import Arena, Channel, Reader, RunFolder, sweep
+from dovetail.transport import Arena, Channel, Reader, RunFolder, channel, sweep
 from dovetail.transport.channel import Header, next_in_order
 from dovetail.transport.ledger import ALIGNMENT, Ledger
 from hypothesis import given
@@ -95,6 +96,20 @@ def test_folders_of_runs_that_are_gone_are_swept_and_others_stay(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_folder_is_not_swept_while_it_is_made(tmp_path, monkeypatch):
+    real = fcntl.flock
+
+    def others_sweep_first(file, how):
+        monkeypatch.setattr(fcntl, "flock", real)
+        assert sweep(tmp_path) == []
+        real(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", others_sweep_first)
+    with RunFolder(tmp_path) as run:
+        assert run.path.exists()
+        assert sweep(tmp_path) == []
+
+
 # Messages
 
 
@@ -108,10 +123,13 @@ def ends(request, folder):
     sockets[1].connect(sockets[0].getsockopt(zmq.LAST_ENDPOINT).decode())
     arenas = [None, None] if request.param == "tcp" else [Arena(folder.path, name, 1 << 22) for name in "ab"]
     readers = [None, None] if request.param == "tcp" else [Reader(folder.path, name) for name in "ba"]
-    yield [
+    channels = [
         Channel(socket, job=7, generation=2, edge=1, arena=arena, reader=reader)
         for socket, arena, reader in zip(sockets, arenas, readers, strict=True)
     ]
+    channels[1].send(0, {})
+    assert channels[0].receive(timeout=10.0).kind == 0  # and now somebody is at the other end
+    yield channels
     context.destroy(linger=0)
 
 
@@ -150,6 +168,24 @@ def test_a_message_that_is_missing_or_damaged_is_told(ends):
     one.socket.send_multipart([b"GET / HTTP/1.1"])
     with pytest.raises(TransportError, match="not one of Dovetail's"):
         two.receive(timeout=10.0)
+
+
+def test_nobody_at_the_other_end_is_told_and_not_waited_for(ends):
+    one, two = ends
+    two.socket.close()
+    while one.socket.poll(10, zmq.POLLOUT):
+        pass
+    with pytest.raises(TransportError, match="edge 1: nobody is there to take message 0; the other end is gone"):
+        one.send(3, {})
+
+
+def test_a_message_that_is_too_long_is_not_sent(ends, monkeypatch):
+    one, two = ends
+    monkeypatch.setattr(channel, "MOST_BYTES", 1000)
+    with pytest.raises(TransportError, match=r"a message of 1,0\d\d bytes is longer than the 1,000 .*\(batch_rows=…"):
+        one.send(3, {}, [bytes(1000)])
+    one.send(3, {}, [bytes(900)])
+    assert len(two.receive(timeout=10.0).parts[0]) == 900
 
 
 def test_what_belongs_to_the_past_is_passed_over():

@@ -12,12 +12,17 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import threading
+from functools import partial
 
 import dovetail as dt
 import numpy as np
 import pyarrow as pa
 import pytest
+import zmq
 from dovetail import left, right
+from dovetail.engine import run
+from dovetail.engine.cells import ADDRESSES, Workers, _without_main
 from dovetail.engine.run import Runner
 from dovetail.transport.rundir import root
 
@@ -189,6 +194,73 @@ def test_a_death_is_an_end(how, monkeypatch):
     with pytest.raises(ProcessLookupError):
         os.kill(fired[0], 0)
     assert list(root().iterdir()) == []
+
+
+@pytest.mark.parametrize("transport", ["ipc", "tcp"])
+def test_a_death_is_told_by_whoever_sends(transport, monkeypatch):
+    """Where nobody is connected any more a message would wait for ever."""
+    fired = []
+    real = Workers.deal
+
+    def kills(self, join, message):
+        if message.number == 3:
+            fired.append(self.workers[1])
+            os.kill(fired[0].process.pid, signal.SIGKILL)
+            while fired[0].channel.socket.poll(10, zmq.POLLOUT):
+                pass
+        real(self, join, message)
+
+    monkeypatch.setattr(Workers, "deal", kills)
+    monkeypatch.setattr(run, "Workers", partial(Workers, transport=transport))
+    with pytest.raises(dt.WorkerError, match=r"join 'join-1': worker 1 .* died of signal 9 .* while it was running"):
+        joined(2)
+    assert fired
+    assert list(root().iterdir()) == []
+
+
+def test_a_place_that_cannot_be_had_is_told(monkeypatch):
+    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
+        socket.bind("tcp://127.0.0.1:*")
+        taken = socket.getsockopt(zmq.LAST_ENDPOINT).decode()
+        monkeypatch.setitem(ADDRESSES, "tcp", taken)
+        monkeypatch.setattr(run, "Workers", partial(Workers, transport="tcp"))
+        with pytest.raises(
+            dt.TransportError,
+            match=f"worker 0 cannot be awaited at {taken}: Address already in use; free a port, or run with workers=1",
+        ):
+            joined(2)
+    assert list(root().iterdir()) == []
+
+
+def test_a_path_that_is_too_long_for_a_socket_is_told(monkeypatch):
+    long = root() / ("x" * 100)
+    monkeypatch.setenv("DOVETAIL_RUNS", str(long))
+    said = "worker 0 cannot be awaited at ipc://.*: File name too long; give a shorter path in DOVETAIL_RUNS"
+    with pytest.raises(dt.TransportError, match=said):
+        joined(2)
+    assert list(long.iterdir()) == []
+
+
+def test_flows_of_several_threads_hide_the_script_one_after_the_other():
+    main, inside, go_on, seen = sys.modules["__main__"], threading.Event(), threading.Event(), []
+
+    def other():
+        with _without_main():
+            inside.set()
+            go_on.wait()
+            seen.append(main.__spec__)
+
+    spec, main.__spec__ = main.__spec__, "the script"
+    try:
+        thread = threading.Thread(target=other)
+        with _without_main():
+            thread.start()
+            assert not inside.wait(0.2)
+        go_on.set()
+        thread.join()
+        assert (seen, main.__spec__) == ([None], "the script")
+    finally:
+        main.__spec__ = spec
 
 
 SCRIPT = """

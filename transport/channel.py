@@ -111,7 +111,10 @@ class Channel:
         self.waiting: deque[Message] = deque()
 
     def send(self, kind: int, meta: dict[str, Any], parts: Sequence[Any] = ()) -> None:
-        """Send a message. A part is bytes, or a block of the arena that has one holder more for this."""
+        """Send a message. A part is bytes, or a block of the arena that has one holder more for this.
+
+        It is never waited for: what cannot go now, as nobody is at the other end, is an error.
+        """
         places: list[Any] = []
         inside: list[Any] = []
         for part in parts:
@@ -125,13 +128,24 @@ class Channel:
         if freed:
             said = {**said, "freed": freed}
         text = json.dumps(said).encode()
+        nbytes = len(text) + sum(memoryview(part).nbytes for part in inside)
+        if nbytes > MOST_BYTES - _LAYOUT.size:
+            raise TransportError(
+                f"edge {self.edge}: a message of {nbytes:,} bytes is longer than the {MOST_BYTES:,} that may travel at "
+                "once; take fewer rows at a time, with dt.Options(batch_rows=…, out_rows=…)"
+            )
         crc = zlib.crc32(text)
         for part in inside:
             crc = zlib.crc32(part, crc)
         header = Header(kind, self.job, self.generation, self.edge, self.sent, crc)
+        try:
+            self.socket.send_multipart([header.pack(), text, *inside], flags=zmq.DONTWAIT, copy=nbytes < 65536)
+        except zmq.Again:
+            raise TransportError(
+                f"edge {self.edge}: nobody is there to take message {self.sent}; the other end is gone, and the job "
+                "must go on from its last checkpoint"
+            ) from None
         self.sent += 1
-        small = sum(memoryview(part).nbytes for part in inside) < 65536
-        self.socket.send_multipart([header.pack(), text, *inside], copy=small)
 
     def store(self, data: Any, holders: int) -> Any:
         """Write a part for `holders` messages: into the arena if it is large and there is room; else leave it."""

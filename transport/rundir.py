@@ -46,8 +46,10 @@ class RunFolder:
             raise TransportError(f"{self.where} belongs to another user; remove it, or run as that user")
         sweep(self.where)
         self.path.mkdir(mode=0o700)
-        self.lock = open(self.path / "lock", "w")
+        # Under another name until it is locked: whoever sweeps now would take the lock, and remove the folder.
+        self.lock = open(self.path / "lock.new", "w")
         fcntl.flock(self.lock, fcntl.LOCK_EX)
+        os.rename(self.path / "lock.new", self.path / "lock")
         return self
 
     def note_board(self, name: str) -> None:
