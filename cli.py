@@ -57,6 +57,8 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--traceback", action="store_true", help="show where an error was raised")
         command.add_argument("--workers", type=int, default=1, help="processes that joins are spread over (1: none)")
         if name == "explain":
+            command.add_argument("--physical", action="store_true", help="also processes, cores, edges and memory")
+            command.add_argument("--rate", type=float, help="rows a second: say how many workers they need, about")
             command.add_argument("--mermaid", action="store_true", help="as a drawing, in Mermaid's language")
         else:
             command.add_argument("--quiet", action="store_true", help="no live line and no report")
@@ -64,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _explain(flow: Flow, given: argparse.Namespace) -> int:
-    plan = flow.explain(workers=given.workers)
+    plan = flow.explain(workers=given.workers, physical=given.physical, rate=given.rate)
     print(plan.mermaid() if given.mermaid else plan, flush=True)
     return 0
 

@@ -2,10 +2,12 @@
 
 __all__ = ["Explanation", "explain"]
 
+import os
 from collections.abc import Sequence
 
 import pyarrow as pa
 
+from ..config import Options
 from ..operators.access import SIDES, JoinSpec, choose_access
 from ..operators.layouts import choose_layout
 from ..operators.windows import WindowSpec
@@ -23,6 +25,7 @@ from .graph import (
     WriteNode,
     reachable,
 )
+from .physical import describe
 from .plan import needed_columns
 
 
@@ -39,7 +42,10 @@ class Explanation(str):
         return f"```mermaid\n{self.drawing}\n```\n\n```text\n{self}\n```"
 
 
-def explain(name: str, nodes: Sequence[Node], workers: int = 1) -> Explanation:
+def explain(
+    name: str, nodes: Sequence[Node], workers: int = 1, *, physical: bool = False, rate: float | None = None,
+    options: Options | None = None,
+) -> Explanation:  # fmt: skip
     """Describe each step, as it runs on so many workers; steps that no sink needs are named as such."""
     sinks = [node for node in nodes if isinstance(node, WriteNode)]
     used = {id(node) for node in reachable(sinks)}
@@ -52,6 +58,10 @@ def explain(name: str, nodes: Sequence[Node], workers: int = 1) -> Explanation:
         came = f" ← {', '.join(n.name for n in node.inputs)}" if node.inputs else ""
         lines.append(f"{node.kind} {node.name}{came}{unused}")
         lines += [f"    {line}" for line in _details(node, needed.get(id(node)), workers)]
+    if physical or rate is not None:
+        joins = [node for node in reachable(sinks) if isinstance(node, JoinNode)]
+        cores = sorted(os.sched_getaffinity(0))
+        lines += ["", *describe(joins, needed, workers, cores, rate, options or Options.from_environment())]
     text = Explanation("\n".join(lines))
     text.drawing = _mermaid(nodes)
     return text

@@ -10,6 +10,7 @@ import glob
 import os
 import re
 import sys
+import warnings
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
@@ -160,14 +161,37 @@ class Flow:
             raise FlowError(f"flow {self.name!r}: options={options!r}; write dt.Options(batch_rows=…)")
         if progress is not None and not callable(progress):
             raise FlowError(f"flow {self.name!r}: progress={progress!r} is not a function of a Status")
+        cores = len(os.sched_getaffinity(0))
+        if workers > cores:
+            warnings.warn(
+                f"flow {self.name!r}: {workers} workers share {cores} cores, which is slower than workers={cores}",
+                stacklevel=2,
+            )
         seconds = float(parse_duration(every, f"flow {self.name!r}: every"))
         if seconds < 0:
             raise WindowError(f"flow {self.name!r}: every={every!r} is negative")
         return run(self.name, self._sinks(), options or Options.from_environment(), seconds, progress, workers)
 
-    def explain(self, *, workers: int = 1) -> Explanation:
-        """Return the plan as text; `.mermaid()` draws it, and notebooks show the drawing."""
-        return explain(self.name, list(self._nodes.values()), self._checked(workers))
+    def explain(
+        self, *, workers: int = 1, physical: bool = False, rate: float | None = None, options: Options | None = None
+    ) -> Explanation:
+        """Return the plan as text; `.mermaid()` draws it, and notebooks show the drawing.
+
+        Parameters
+        ----------
+        workers
+            As it runs on so many.
+        physical
+            Also processes and their cores, what goes between them, and memory.
+        rate
+            Rows a second of both inputs of each join: say how many workers they need, about.
+        options
+            As for `run`.
+        """
+        if rate is not None and (isinstance(rate, bool) or not isinstance(rate, int | float) or not rate > 0):
+            raise FlowError(f"flow {self.name!r}: rate={rate!r}; give rows a second, such as 5_000_000")
+        nodes = list(self._nodes.values())
+        return explain(self.name, nodes, self._checked(workers), physical=physical, rate=rate, options=options)
 
     def _checked(self, workers: int) -> int:
         if not isinstance(workers, int) or isinstance(workers, bool) or workers < 1:

@@ -12,6 +12,7 @@ The clock is an argument, and everything decided with it is a plain function her
 __all__ = ["Runner", "run"]
 
 import contextlib
+import os
 import signal
 import sys
 import threading
@@ -32,6 +33,7 @@ from ..operators.layouts import choose_layout
 from ..operators.times import TimeDomain
 from .cells import ParallelJoin, Workers
 from .graph import JoinNode, LateNode, MapNode, Node, Rate, WriteNode, reachable
+from .physical import check_memory
 from .plan import needed_columns, source_groups
 from .result import Result, StepReport
 from .tasks import ReadTask, SinkTask, Task, make_task, say_where
@@ -206,6 +208,10 @@ class Runner:
         self.clock, self.pause = clock, pause
         self.graph = _Graph.of(sinks, options, workers)
         self.joins = [task for task in self.graph.tasks if isinstance(task, ParallelJoin)]
+        if self.joins:
+            free = os.statvfs("/dev/shm")
+            nodes = [join.node for join in self.joins]
+            check_memory(nodes, needed_columns(sinks), free.f_bavail * free.f_frsize, options)
         self.workers = Workers(workers, options) if self.joins else None
         self.graph.tick = self.tick
         self.interrupted: Callable[[], bool] = lambda: False

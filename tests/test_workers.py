@@ -4,8 +4,10 @@ Each test here starts real processes, so there are few of them; what layouts and
 test_layouts.py and test_transport.py.
 """
 
+import multiprocessing
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -357,3 +359,57 @@ def test_the_command_line_takes_workers(tmp_path):
         )
         assert done.returncode == 0, done.stderr
         assert said in done.stdout
+
+
+def banded(window, rows=100):
+    flow = dt.Flow("f")
+    one, two = (flow.read(dt.memory(table(i).slice(0, rows)), name=f"s{i}", time="t") for i in (1, 2))
+    one.join(two, on=(left.x - right.x).abs() <= 2, window=window, name="j").write(dt.null())
+    return flow
+
+
+def test_the_physical_plan_names_processes_edges_and_memory():
+    said = str(banded(dt.last(600)).explain(workers=3, physical=True))
+    cores = sorted(os.sched_getaffinity(0))
+    for worker in range(3):
+        assert f"worker {worker}    core {cores[worker % len(cores)]}; cell {worker} of j" in said
+    assert "this one → workers    j: " in said
+    assert "at most 4 steps under way" in said
+    assert "at most 8 slices of 65,536 rows under way from each" in said
+    assert "full windows by rows need at least" in said
+    assert "j: about 29 kB of index" in said
+    timed = str(banded(dt.last(time=9)).explain(workers=2, physical=True))
+    assert "no window by rows; those of j depend on the rate" in timed
+    assert "workers" not in str(banded(dt.last(5)).explain(physical=True)).split("processes\n")[1]
+
+
+def test_explain_says_how_many_workers_a_rate_needs():
+    flow = banded(dt.last(600))
+    needs = [int(re.search(r"rows/s need (\d+) worker", str(flow.explain(rate=rate)))[1]) for rate in (1e3, 1e6, 12e6)]
+    assert needs[0] == 1
+    assert needs == sorted(needs)
+    assert needs[2] > 1
+    assert "no number of workers bears 1,000,000,000 rows/s" in str(flow.explain(rate=1e9))
+    for wrong in (0, -1, "fast", True, float("nan")):
+        with pytest.raises(dt.FlowError, match="give rows a second"):
+            flow.explain(rate=wrong)
+
+
+def test_windows_that_cannot_fit_are_refused_before_anything_starts(monkeypatch):
+    before = set(multiprocessing.active_children())
+    with pytest.raises(
+        dt.FlowError, match=r"join j: full windows need at least [\d,]+ bytes .* a run may use 1,048,576;"
+    ):
+        banded(dt.last(10_000_000)).run(workers=2, options=dt.Options(arena_bytes=1 << 20))
+    real = os.statvfs("/dev/shm")
+    full = type("Full", (), {"f_bavail": 10, "f_frsize": real.f_frsize})
+    monkeypatch.setattr("os.statvfs", lambda path: full)
+    with pytest.raises(dt.FlowError, match=r"and 40,960 are free in /dev/shm; make that larger \(mount -o remount"):
+        banded(dt.last(1_000_000)).run(workers=2)
+    assert set(multiprocessing.active_children()) == before
+
+
+def test_more_workers_than_cores_are_told():
+    cores = len(os.sched_getaffinity(0))
+    with pytest.warns(UserWarning, match=rf"{cores + 1} workers share {cores} cores, .* workers={cores}"):
+        banded(dt.last(5)).run(workers=cores + 1)
