@@ -173,7 +173,7 @@ class Workers:
 
     def _store(self, part: Any, join: int, alone: bool) -> Any:
         stored = self.workers[0].channel.store(part, self.count)
-        if self.arena is not None and alone and not isinstance(stored, Block) and memoryview(part).nbytes > INLINE:
+        if self.arena is not None and alone and not isinstance(stored, Block) and len(stored) > INLINE:
             raise TransportError(
                 f"{self.joins[join].node.label}: its windows do not fit the {self.options.arena_bytes:,} bytes of "
                 f"shared memory that a run may use ({self.arena.held:,} are held); allow more with "
@@ -192,7 +192,7 @@ class Workers:
                 if message.kind not in (codec.SLICE, codec.DONE):
                     continue
                 join = self.joins[message.meta["join"]]
-                read = codec.decode(message.kind, message.meta, message.parts, join.node.spec, join.schema, join.inputs)
+                read = codec.decode(message.kind, message.meta, message.parts)
                 assert isinstance(read, Slice | Done)
                 join.head.take(number, read)
         return some
@@ -324,7 +324,7 @@ class ParallelJoin(JoinTask):
 
     def part(self) -> worker.JoinPart:
         """Return what a worker must know."""
-        return worker.JoinPart(self.node.spec, self.columns, self.inputs, self.layout)
+        return worker.JoinPart(self.node.spec, self.columns, self.layout)
 
     @property
     def full(self) -> bool:

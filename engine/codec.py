@@ -1,7 +1,6 @@
 """The messages of a parallel join as bytes: what JSON can say, and parts that are Arrow batches or numbers.
 
-A batch travels as one Arrow IPC message, of which the schema is known on both sides, so that reading it copies nothing.
-Batches with dictionaries travel as whole streams, which carry the dictionary.
+A batch travels as a stream of Arrow's, which is written in the place where it is read: once. Reading it copies nothing.
 """
 
 __all__ = ["ACK", "DONE", "ERROR", "FREED", "HELLO", "SLICE", "STEP", "STOP", "decode", "encode"]
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ..operators.access import SIDES, JoinSpec
+from ..operators.access import SIDES
 from ..operators.layouts import Piece
 from .parallel import Done, Slice, StepMessage
 
@@ -43,15 +42,12 @@ def encode(message: StepMessage | Slice | Done) -> tuple[int, dict[str, Any], Pa
     return DONE, meta, list(message.sample.values())
 
 
-def decode(
-    kind: int, meta: dict[str, Any], parts: Sequence[np.ndarray], spec: JoinSpec, out: pa.Schema,
-    inputs: dict[str, pa.Schema],
-) -> StepMessage | Slice | Done:  # fmt: skip
+def decode(kind: int, meta: dict[str, Any], parts: Sequence[np.ndarray]) -> StepMessage | Slice | Done:
     """Read a message of a join. Batches and numbers refer to the parts."""
     if kind == STEP:
         left = iter(parts)
         batches: dict[str, Sequence[pa.RecordBatch]] = {
-            side: [_batch_of(next(left), inputs[side]) for _ in range(count)] for side, count in meta["batches"].items()
+            side: [_batch_of(next(left)) for _ in range(count)] for side, count in meta["batches"].items()
         }
         row_lo, row_hi = {}, {}
         for side in SIDES:
@@ -63,7 +59,7 @@ def decode(
     if kind == SLICE:
         data, later, *ties = parts
         tie = _numbers_of(ties[0]) if ties else None
-        return Slice(meta["n"], meta["upto"], _batch_of(data, out), _numbers_of(later), tie)
+        return Slice(meta["n"], meta["upto"], _batch_of(data), _numbers_of(later), tie)
     sample = {side: part.view(np.uint64) for side, part in zip(meta["sample"], parts, strict=True)}
     return Done(meta["n"], meta["load"], sample, meta["nulls"], meta["bytes"])
 
@@ -74,20 +70,35 @@ def _has_dictionary(kind: pa.DataType) -> bool:
     return any(_has_dictionary(kind.field(i).type) for i in range(kind.num_fields))
 
 
-def _bytes_of(batch: pa.RecordBatch) -> pa.Buffer:
-    if any(_has_dictionary(field.type) for field in batch.schema):
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, batch.schema) as writer:
-            writer.write_batch(batch)
-        return sink.getvalue()
-    return batch.serialize()
+class _Stream:
+    """A batch as an Arrow stream, which is written only where it is to stand: so it is copied once."""
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        self.batch = batch
+        self.nbytes = batch.schema.serialize().size + pa.ipc.get_record_batch_size(batch) + _END_OF_STREAM
+
+    def write_into(self, place: memoryview) -> None:
+        """Write it."""
+        sink = pa.FixedSizeBufferWriter(pa.py_buffer(place))
+        with pa.ipc.new_stream(sink, self.batch.schema) as writer:
+            writer.write_batch(self.batch)
 
 
-def _batch_of(part: np.ndarray, schema: pa.Schema) -> pa.RecordBatch:
-    buffer = pa.py_buffer(part)
-    if any(_has_dictionary(field.type) for field in schema):
-        return pa.ipc.open_stream(buffer).read_next_batch()
-    return pa.ipc.read_record_batch(buffer, schema)
+_END_OF_STREAM = 8
+"""Bytes that end a stream."""
+
+
+def _bytes_of(batch: pa.RecordBatch) -> Any:
+    if not any(_has_dictionary(field.type) for field in batch.schema):
+        return _Stream(batch)
+    sink = pa.BufferOutputStream()  # how long dictionaries will be, only writing tells
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return memoryview(sink.getvalue())
+
+
+def _batch_of(part: np.ndarray) -> pa.RecordBatch:
+    return pa.ipc.open_stream(pa.py_buffer(part)).read_next_batch()
 
 
 def _numbers_of(part: np.ndarray) -> np.ndarray:

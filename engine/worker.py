@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import zmq
 
 from ..operators.access import JoinSpec
@@ -42,7 +41,6 @@ class JoinPart:
 
     spec: JoinSpec
     columns: Sequence[str]
-    inputs: dict[str, pa.Schema]
     layout: Layout
 
 
@@ -67,7 +65,6 @@ class _Edge:
     """One join of a worker: steps to answer, and the answer that is being made."""
 
     def __init__(self, part: JoinPart, out_rows: int, number: int) -> None:
-        self.part = part
         self.machine = CellMachine(part.spec, part.columns, out_rows, part.layout, number)
         self.steps: deque[Any] = deque()
         self.answer: Iterator[Slice | Done] | None = None
@@ -139,11 +136,7 @@ def _serve(channel: Channel, edges: list[_Edge]) -> None:
                     edges[number].under_way -= count
             elif message.kind == codec.STEP:
                 edge = edges[message.meta["join"]]
-                schema = edge.machine.cell.schema
-                part = edge.part
-                edge.steps.append(
-                    codec.decode(message.kind, message.meta, message.parts, part.spec, schema, part.inputs)
-                )
+                edge.steps.append(codec.decode(message.kind, message.meta, message.parts))
             message = channel.receive()
         for number, edge in runnable:
             try:

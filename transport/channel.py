@@ -148,15 +148,22 @@ class Channel:
         self.sent += 1
 
     def store(self, data: Any, holders: int) -> Any:
-        """Write a part for `holders` messages: into the arena if it is large and there is room; else leave it."""
+        """Write a part for `holders` messages: into the arena if it is large and there is room; else leave it.
+
+        A part is an array, or something that knows its `nbytes` and can `write_into` a place of that length.
+        """
+        arena, block = self.arena, None
+        if arena is not None and data.nbytes > INLINE:
+            block = arena.take(data.nbytes, holders)
+        if hasattr(data, "write_into"):
+            place = memoryview(bytearray(data.nbytes)) if arena is None or block is None else arena.view(block)
+            data.write_into(place)
+            return place if block is None else block
         view = memoryview(data)
         view = view.cast("B") if view.nbytes else memoryview(b"")
-        if self.arena is None or len(view) <= INLINE:
+        if arena is None or block is None:
             return view
-        block = self.arena.take(len(view), holders)
-        if block is None:
-            return view
-        self.arena.view(block)[:] = view
+        arena.view(block)[:] = view
         return block
 
     def receive(self, timeout: float | None = 0.0) -> Message | None:
