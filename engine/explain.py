@@ -9,7 +9,6 @@ import pyarrow as pa
 
 from ..config import Options
 from ..operators.access import SIDES, JoinSpec, choose_access
-from ..operators.layouts import choose_layout
 from ..operators.windows import WindowSpec
 from .graph import (
     ComputeNode,
@@ -25,7 +24,7 @@ from .graph import (
     WriteNode,
     reachable,
 )
-from .physical import describe
+from .physical import describe, layout_of
 from .plan import needed_columns
 
 
@@ -138,7 +137,7 @@ def _join_details(node: JoinNode, needed: set[str] | None, workers: int) -> list
         kept = "own rows" if spec.self_join else f"{side} rows"
         lines.append(f"window {kept}: {spec.windows[side]}")
     if workers > 1:
-        layout = choose_layout(spec, workers, node.layout)
+        layout = layout_of(node, workers)
         lines.append(f"spread {layout.describe()}: {layout.why}")
     for side in SIDES:
         access = choose_access(spec, side)

@@ -170,7 +170,8 @@ class Flow:
         seconds = float(parse_duration(every, f"flow {self.name!r}: every"))
         if seconds < 0:
             raise WindowError(f"flow {self.name!r}: every={every!r} is negative")
-        return run(self.name, self._sinks(), options or Options.from_environment(), seconds, progress, workers)
+        processes = 0 if workers == 1 else workers
+        return run(self.name, self._sinks(), options or Options.from_environment(), seconds, progress, processes)
 
     def explain(
         self, *, workers: int = 1, physical: bool = False, rate: float | None = None, options: Options | None = None

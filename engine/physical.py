@@ -7,7 +7,7 @@ Rates are estimates from costs that were measured on one machine (`make bench-en
 eight are needed, not for the last tenth.
 """
 
-__all__ = ["check_memory", "describe", "join_rate", "needed_bytes", "workers_for"]
+__all__ = ["check_memory", "describe", "join_rate", "layout_of", "needed_bytes", "workers_for"]
 
 from collections.abc import Sequence
 
@@ -18,7 +18,7 @@ from ..errors import FlowError
 from ..operators.access import SIDES, JoinSpec, choose_access
 from ..operators.layouts import INDEX_BYTES, Layout, choose_layout
 from .cells import STEPS_UNDER_WAY
-from .graph import JoinNode
+from .graph import JoinNode, ReadNode, reachable
 from .plan import asked_of_input
 from .worker import CREDIT
 
@@ -71,12 +71,24 @@ def _shares(layout: Layout) -> tuple[float, float]:
     return 1 / n, 1 / n
 
 
-def workers_for(spec: JoinSpec, layout: str, rate: float) -> int | None:
+def workers_for(node: JoinNode, rate: float) -> int | None:
     """Return about how many workers bear a rate; None if no number does."""
     for workers in range(1, MOST_WORKERS + 1):
-        if join_rate(spec, choose_layout(spec, workers, layout)) * BUSY >= rate:
+        if join_rate(node.spec, layout_of(node, workers)) * BUSY >= rate:
             return workers
     return None
+
+
+def layout_of(node: JoinNode, workers: int) -> Layout:
+    """Return the layout of a join on so many workers; where its sources are paced, for their rates."""
+    rates = []
+    for before in node.inputs:
+        paces = [read.rate for read in reachable([before]) if isinstance(read, ReadNode)]
+        rates.append(sum(pace.rows for pace in paces if pace is not None and pace.rows is not None))
+        if len(rates) == 1 and len(node.inputs) == 1:
+            rates.append(rates[0])
+    known = all(rates) and len(rates) == 2
+    return choose_layout(node.spec, workers, node.layout, rates=(rates[0], rates[1]) if known else (1.0, 1.0))
 
 
 def needed_bytes(joins: Sequence[JoinNode], needed: dict[int, set[str]]) -> int:
@@ -127,7 +139,7 @@ def describe(
     )
     lines.append(f"    shared, results             at most {_size(options.arena_bytes)} of each worker")
     for node in joins:
-        layout = choose_layout(node.spec, workers, node.layout)
+        layout = layout_of(node, workers)
         stores, _ = _shares(layout)
         rows = [_rows(node.spec, side) for side in SIDES[: len(node.inputs)]]
         if any(count is None for count in rows):
@@ -145,10 +157,10 @@ def _rates(joins: Sequence[JoinNode], workers: int, rate: float | None) -> list[
         return []
     lines = ["rate, about, with a core for each process and two matches a row"]
     for node in joins:
-        bears = join_rate(node.spec, choose_layout(node.spec, workers, node.layout)) / 1e6
+        bears = join_rate(node.spec, layout_of(node, workers)) / 1e6
         line = f"    {node.name}: {bears:.2g} M rows/s of both inputs"
         if rate is not None:
-            found = workers_for(node.spec, node.layout, rate)
+            found = workers_for(node, rate)
             line += (
                 f"; {rate:,.0f} rows/s need {found} worker{'s' if found != 1 else ''}"
                 if found is not None

@@ -29,11 +29,10 @@ from ..batch import END, START, Batch, Watermark
 from ..config import Options
 from ..errors import DovetailError
 from ..monitoring import Status
-from ..operators.layouts import choose_layout
 from ..operators.times import TimeDomain
 from .cells import ParallelJoin, Workers
 from .graph import JoinNode, LateNode, MapNode, Node, Rate, WriteNode, reachable
-from .physical import check_memory
+from .physical import check_memory, layout_of
 from .plan import needed_columns, source_groups
 from .result import Result, StepReport
 from .tasks import ReadTask, SinkTask, Task, make_task, say_where
@@ -164,8 +163,8 @@ class _Graph:
         nodes = reachable(list(sinks))
 
         def task_of(node: Node) -> Task:
-            if workers > 1 and isinstance(node, JoinNode):
-                layout = choose_layout(node.spec, workers, node.layout)
+            if workers and isinstance(node, JoinNode):
+                layout = layout_of(node, workers)
                 return ParallelJoin(node, needed[id(node)], options, layout)
             return make_task(node, needed[id(node)], options)
 
@@ -202,8 +201,9 @@ class Runner:
     def __init__(
         self, name: str, sinks: Sequence[WriteNode], options: Options, every: float,
         progress: Callable[[Status], None] | None = None, clock: Callable[[], float] = time.monotonic,
-        pause: Callable[[float], None] = time.sleep, workers: int = 1,
+        pause: Callable[[float], None] = time.sleep, workers: int = 0,
     ) -> None:  # fmt: skip
+        """`workers`: worker processes; 0: joins are done here."""
         self.name, self.options, self.every, self.progress = name, options, every, progress
         self.clock, self.pause = clock, pause
         self.graph = _Graph.of(sinks, options, workers)
@@ -405,9 +405,9 @@ def run(
     options: Options,
     every: float,
     progress: Callable[[Status], None] | None,
-    workers: int = 1,
+    workers: int = 0,
 ) -> Result:
-    """Run a flow to its end, or until Ctrl-C."""
+    """Run a flow to its end, or until Ctrl-C, with so many worker processes."""
     runner = Runner(name, sinks, options, every, progress, workers=workers)
     try:
         with _Interrupt(tell=progress is not None) as interrupt:

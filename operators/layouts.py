@@ -209,13 +209,16 @@ class Layout:
         return [Range({side: splitters[side][i] for side in SIDES}) for i in range(self.cells)]
 
 
-def choose_layout(spec: JoinSpec, cells: int, name: str = "auto", shape: tuple[int, int] | None = None) -> Layout:
+def choose_layout(
+    spec: JoinSpec, cells: int, name: str = "auto", shape: tuple[int, int] | None = None,
+    rates: tuple[float, float] = (1.0, 1.0),
+) -> Layout:  # fmt: skip
     """Choose the layout of a join; `explain()` shows the reason.
 
     The rule: a key that both sides compare for equality lets each row be kept by one cell and each tuple ask one. Rows
     that are found by a band are cheap to store, so each cell has a copy of the index, as long as those take no more
-    than `COPIES_BYTES`; then ranges of keys are dealt out. Anything else needs the matrix, as square as the number of
-    cells allows.
+    than `COPIES_BYTES`; then ranges of keys are dealt out. Anything else needs the matrix, in the shape that is best
+    for these rates of left and right rows (`best_shape`).
     """
     access = {side: choose_access(spec, side) for side in SIDES}
     hashed = all(_is_equality(found) for found in access.values())
@@ -240,7 +243,7 @@ def choose_layout(spec: JoinSpec, cells: int, name: str = "auto", shape: tuple[i
         )
     if name != "matrix":
         return Layout(name, why, cells)
-    rows, columns = shape or max((d, cells // d) for d in range(1, cells + 1) if cells % d == 0 and d * d <= cells)
+    rows, columns = shape or best_shape(cells, rates, (spec.windows["left"].rows or 1, spec.windows["right"].rows or 1))
     if rows * columns != cells:
         raise FlowError(f"{spec.name}: a matrix of {rows} × {columns} has {rows * columns} cells, not {cells}")
     return Layout(name, why, cells, rows, columns)
@@ -263,6 +266,24 @@ def _for_bands(spec: JoinSpec, cells: int) -> tuple[str, str]:
     if size <= COPIES_BYTES:
         return "copies", f"a band on one key, which is cheap to store; {size >> 20:,} MB for all copies of the index"
     return "range", f"a band on one key; copies of the index would take {size >> 20:,} MB"
+
+
+def best_shape(cells: int, rates: tuple[float, float], windows: tuple[float, float]) -> tuple[int, int]:
+    """Return how many rows (of left groups) and columns (of right groups) a matrix of so many cells should have.
+
+    Every pair of rows is evaluated once, whatever the shape. What depends on it is how often a row is stored and asks:
+    a left one in each column, a right one in each row. Of the shapes with the least of that, the one that keeps tuples
+    waiting for the shortest time: a left tuple looks through the right rows of its column (windows in rows).
+
+    >>> best_shape(8, (1, 1), (100, 100)), best_shape(8, (1, 1), (100, 200)), best_shape(16, (4, 1), (100, 100))
+    ((2, 4), (2, 4), (8, 2))
+    """
+    (left, right), (left_rows, right_rows) = rates, windows
+    shapes = [(rows, cells // rows) for rows in range(1, cells + 1) if cells % rows == 0]
+    work = {shape: left * shape[1] + right * shape[0] for shape in shapes}
+    waiting = {shape: left * right_rows / shape[1] + right * left_rows / shape[0] for shape in shapes}
+    least = min(work.values())
+    return min((shape for shape in shapes if work[shape] <= 1.01 * least), key=lambda shape: waiting[shape])
 
 
 def _is_equality(access: Access) -> bool:

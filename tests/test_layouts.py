@@ -162,6 +162,19 @@ def test_the_rule_for_layouts():
     assert choose_layout(spec_of((left.x - right.x).abs() <= 1), 4, "chain").describe() == "chain on 4 cells"
 
 
+def test_a_matrix_takes_the_shape_that_its_paced_sources_ask_for():
+    flow = dt.Flow("f")
+    fast, slow = (
+        flow.read(dt.memory({"t": [1], "x": [1]}), name=name, time="t", rate=rate)
+        for name, rate in (("fast", 9000), ("slow", 1000))
+    )
+    fast.join(slow, on=left.x < right.x, window=dt.last(5), name="one").write(dt.null())
+    slow.join(fast, on=left.x < right.x, window=dt.last(5), name="two").write(dt.null())
+    said = str(flow.explain(workers=9))
+    assert "spread matrix 9 × 1 on 9 cells" in said
+    assert "spread matrix 1 × 9 on 9 cells" in said
+
+
 def test_a_layout_that_cannot_be_says_why():
     with pytest.raises(FlowError, match='layout="hash" needs an equality.*layout="matrix"'):
         choose_layout(spec_of(left.x < right.x), 2, "hash")
