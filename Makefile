@@ -7,7 +7,7 @@ NATIVE := setup.py setup.cfg pyproject.toml $(wildcard state/*.hpp state/*.cc st
 SANITIZED := ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc \
 	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)"
 
-.PHONY: demo test lint bench bench-state bench-claims sanitize fuzz clean
+.PHONY: demo test lint bench bench-engine bench-state bench-claims sanitize fuzz clean
 
 demo: $(VENV)/.ready
 	$(BIN)/python examples/power.py
@@ -34,6 +34,10 @@ fuzz: $(VENV)-sanitize/.ready
 	DOVETAIL_DEBUG=1 $(VENV)-sanitize/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
 	    --force-reinstall .
 	$(SANITIZED) $(VENV)-sanitize/bin/python tests/fuzz_stores.py --minutes $(MINUTES)
+
+# Joins on several processes, in some ten minutes.
+bench-engine: $(VENV)/.ready
+	$(BIN)/python -m tests.bench.engine
 
 # Needs Abseil for comparison (Debian: libabsl-dev).
 bench-state: $(VENV)/.ready

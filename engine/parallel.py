@@ -30,8 +30,9 @@ from ..operators.layouts import Balance, Layout, Pieces
 from ..operators.numbering import Half, Numbered, Numbering, Step, rank_of
 from ..operators.ranges import OTHER
 
-SAMPLE = 64
-"""Keys of a step, and side, by which the head learns where keys lie."""
+SAMPLE = 1024
+"""Keys of a step, and side, by which the head learns where keys lie: each of eight cells sees some hundred of them, so
+that chance alone does not make one look a tenth fuller than another."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,11 @@ class Head:
         self.spec, self.layout, self.credit = spec, layout, credit
         self.numbering = Numbering(spec)
         self.collector = Collector(schema, layout.cells, out_rows)
-        self.balance = Balance(layout.cells) if layout.name == "range" and layout.cells > 1 else None
+        self.balance: Balance | None = None
+        if layout.name == "range" and layout.cells > 1:
+            # Cells build their indexes anew when splitters move: not more often than a window is replaced.
+            rows = sum(spec.windows[side].rows or 0 for side in SIDES)
+            self.balance = Balance(layout.cells, memory=max(1 << 16, rows))
         self.pieces: dict[str, list[Pieces]] | None = None  # for the next step
         self.steps: deque[_UnderWay] = deque()
         self.dealt = 0
