@@ -17,7 +17,7 @@ import sys
 import threading
 import uuid
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -350,14 +350,11 @@ class ParallelJoin(JoinTask):
         """Deal out the rows whose turn has come.
 
         The run reads no sources while a join is full; but what another join hands on comes anyway. Then results go out
-        first, until there is room: the cells of this join wait for nobody.
+        first, until there is room: the cells of this join wait for nobody. Without time, what is taken first stands
+        first, so that results go out before anything else can be taken: as in one process, whatever steps are behind.
         """
         assert self.workers is not None
-        while self.head.full:
-            yield from self._results()
-            if self.head.full:
-                self.workers.wait(1.0)
-                self.workers.pump()
+        yield from self._results_until(lambda: not self.head.full)
         left, right = self.steps(port, batch)
         mark = self.mark(port, batch)
         if left.rows or right.rows or mark > self.promised:
@@ -365,6 +362,8 @@ class ParallelJoin(JoinTask):
             steps = {"left": self._wanted("left", left)}
             steps["right"] = steps["left"] if self.node.spec.self_join else self._wanted("right", right)
             self.workers.deal(self.number, self.head.deal(steps, mark))
+        if self.node.domain is None:
+            yield from self._results_until(lambda: self.head.idle)
 
     def _wanted(self, side: str, step: Step) -> Step:
         names = self.inputs[side].names
@@ -376,6 +375,14 @@ class ParallelJoin(JoinTask):
             self.rows_out += batch.num_rows
             self.watermark = batch.watermark
             yield batch
+
+    def _results_until(self, enough: Callable[[], bool]) -> Iterator[Batch]:
+        assert self.workers is not None
+        while not enough():
+            yield from self._results()
+            if not enough():
+                self.workers.wait(1.0)
+                self.workers.pump()
 
     def _results(self) -> Iterator[Batch]:
         assert self.workers is not None

@@ -129,6 +129,20 @@ def test_a_join_without_time_and_what_leads_to_no_join():
     assert [out.table() for out in outs[2:]] == [out.table() for out in outs[:2]]
 
 
+def test_without_time_results_are_taken_where_one_process_takes_them():
+    """The order is the one in which batches are taken, so what a join hands on may not come when it likes."""
+    outs = []
+    for workers in (1, 2, 3):
+        flow = dt.Flow("f")
+        one, two = (flow.read(dt.memory(table(i), batch_rows=100 - i), name=f"s{i}") for i in (1, 2))
+        pairs = one.join(two, on=left.x == right.x, window=dt.last(100))
+        outs.append(pairs.join(one, on=left.x > right.x + 400, window=dt.last(50), suffix="_3").write(dt.collect()))
+        outs.append(pairs.select("id").union(two.select("id")).write(dt.collect()))
+        flow.run(workers=workers)
+    assert min(out.table().num_rows for out in outs) > 1000
+    assert [out.table() for out in outs] == [out.table() for out in outs[:2]] * 3
+
+
 def test_a_tuple_with_more_matches_than_may_be_under_way_is_answered():
     """Every cell has more slices of one tuple than it may send at once: they are put in order as they come."""
     flow = dt.Flow("f")
