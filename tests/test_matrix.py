@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 from itertools import combinations, product
 from random import Random
 
@@ -361,7 +361,7 @@ def test_any_two_things_meet():
 def test_nothing_changes_a_result(number, watched, monkeypatch):
     setting, chosen = plan()[number]
     made = watched(setting["transport"], taken=0.81 if setting["arena"] == "tight" else 0.0)
-    monkeypatch.setattr(parallel, "Balance", partial(Balance, memory=200))
+    monkeypatch.setattr(parallel, "Balance", lambda cells, memory: Balance(cells, memory=200))
     if setting["splitters"] == "move at every step":
         move_at_every_step(monkeypatch, Random(number))
     chosen = [(heavy(), {"layout": "range", "index": "auto", "ordered": True}), *chosen]
@@ -471,7 +471,7 @@ def large_answers() -> dict[str, pa.Table]:
 @pytest.mark.parametrize(("workers", "transport"), [(2, "tcp"), (3, "ipc"), (4, "ipc"), (4, "tcp")])
 def test_splitters_follow_their_keys_and_change_nothing(workers, transport, watched, monkeypatch):
     made = watched(transport)
-    monkeypatch.setattr(parallel, "Balance", partial(Balance, memory=8000))
+    monkeypatch.setattr(parallel, "Balance", lambda cells, memory: Balance(cells, memory=8000))
     found = large_joins(workers)
     for name, table in large_answers().items():
         assert found[name].equals(table), name
