@@ -5,6 +5,7 @@ them. Every comparison is of runs that take turns in one go; the median of `DOVE
 all processes together. `python -m tests.bench.engine join hop` runs some of it.
 """
 
+import contextlib
 import multiprocessing
 import os
 import resource
@@ -12,7 +13,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, deque
 from pathlib import Path
 
 import dovetail as dt
@@ -20,12 +21,15 @@ import numpy as np
 import pyarrow as pa
 import zmq
 from dovetail import left, right
-from dovetail.engine.parallel import CellMachine, Done, Head
+from dovetail.engine import codec
+from dovetail.engine.parallel import CellMachine, Done, Head, Slice
 from dovetail.engine.run import Runner
 from dovetail.operators.access import SIDES, output_fields
 from dovetail.operators.layouts import Layout, best_shape, choose_layout
 from dovetail.operators.numbering import Step
-from dovetail.transport import Arena, Channel, Reader, RunFolder
+from dovetail.operators.sequencer import Merger, SourceOrder
+from dovetail.operators.times import TimeDomain
+from dovetail.transport import Arena, Block, Channel, Reader, RunFolder
 
 ROUNDS = int(os.environ.get("DOVETAIL_ROUNDS", "5"))
 ROWS = 1 << 23
@@ -169,6 +173,80 @@ def step_of(side, at, rows):
     return Step([pa.record_batch({"t": t, "x": KEYS[side][at : at + rows], "id": t})], t)
 
 
+def where():
+    """Where the time of a batch goes, from the source's order to what the sink is given; two cells, each in turn."""
+    spec, layout = spec_of(), choose("auto", 2)
+    columns = [f.name for _, _, f in output_fields(spec) if f.name in ("id", "id_right")]
+    machines = [CellMachine(spec, columns, 65_536, layout, i) for i in range(2)]
+    head = Head(spec, machines[0].cell.schema, 65_536, layout, 4)
+    domain = TimeDomain(None)
+    orders = [SourceOrder(side, "t", domain, 0, None) for side in SIDES]
+    merger = Merger([domain, domain], domain, "bench")
+    spent = Counter()
+
+    @contextlib.contextmanager
+    def taking(what):
+        start = time.thread_time()
+        yield
+        spent[what] += time.thread_time() - start
+
+    def sent(message):
+        """Through the arena, as bytes."""
+        with taking("written into shared memory"):
+            kind, meta, parts = codec.encode(message)
+            parts = [channel.store(part, 1) for part in parts]
+            places = [np.frombuffer(arena.view(p), np.uint8) if isinstance(p, Block) else np.asarray(p) for p in parts]
+        with taking("read there"):
+            return codec.decode(kind, meta, places), parts
+
+    with RunFolder() as folder:
+        arena = Arena(folder.path, "near", 1 << 30)
+        channel = Channel(zmq.Context.instance().socket(zmq.DEALER), job=1, generation=0, edge=0, arena=arena)
+        windows, results, done, half = deque(), [], 0, 1 << 15
+        for at in range(0, 3 * W, half):
+            if at == W:
+                spent.clear()
+            done += 2 * half * (at >= W)
+            with taking("put in order, and both inputs merged"):
+                for side, order in enumerate(orders):
+                    data = step_of(side, at, half).batches[0]
+                    merger.put(side, order.take(data)[0])
+                steps = dict(zip(SIDES, merger.release(), strict=True))
+            with taking("numbered, windows as row bounds"):
+                message = head.deal(steps, at)
+            message, parts = sent(message)
+            windows.append(parts)
+            for number, machine in enumerate(machines):
+                cell = machine.cell
+                numbered = machine._numbered(message)
+                with taking("cells: keys and ranges of keys"):
+                    prepared = cell.prepare(message.batches)
+                with taking("cells: stored in both indexes"):
+                    probes = cell.store(message.batches, prepared, numbered)
+                with taking("cells: found, and in the order of results"):
+                    answers = list(cell.answers(probes))
+                for answer in answers:
+                    with taking("cells: columns gathered"):
+                        [(data, part)] = cell.gather(answer)
+                    back, parts = sent(Slice(message.number, part.upto, data, part.later, None))
+                    with taking("collected"):
+                        head.take(number, back)
+                    results.append(parts)
+                with taking("cells: forgotten"):
+                    cell.expire(message.bounds)
+                head.take(number, Done(message.number))
+            with taking("collected"):
+                list(head.results())
+            over = [*results, *([windows.popleft()] if at >= W else [])]
+            for part in (part for parts in over for part in parts if isinstance(part, Block)):
+                arena.drop(part.segment, part.offset)
+            results = []
+    print("where the time of a batch goes, two workers; nanoseconds of CPU for each row of both inputs")
+    for what, seconds in spent.items():
+        row(what, f"{seconds / done * 1e9:.1f}")
+    row("all", f"{sum(spent.values()) / done * 1e9:.1f}")
+
+
 # A hop between two processes ---------------------------------------------------------------------------------------
 
 
@@ -244,14 +322,12 @@ class _Ends:
 
 def _pump(batch, count):
     """Messages a second of one batch each, written into the arena like any other."""
-    from dovetail.engine.codec import _bytes_of
-
     with _Ends("take") as near:
         start = None
         for number in range(count + count // 10):
             if number == count // 10:
                 start = time.perf_counter()
-            part = near.store(_bytes_of(batch), 1)
+            part = near.store(codec._bytes_of(batch), 1)
             while near.arena.held > near.arena.limit * 0.7:
                 near.receive(0.01)
             near.send(2, {"n": number}, [part])
@@ -266,14 +342,12 @@ def _pump(batch, count):
 
 def _ping(count):
     """One-way times of a batch of one row: half of there and back."""
-    from dovetail.engine.codec import _bytes_of
-
     one = pa.record_batch({"x": [1], "y": [2]})
     times = []
     with _Ends("echo") as near:
         for _ in range(count):
             start = time.perf_counter()
-            near.send(2, {"rows": 1}, [near.store(_bytes_of(one), 1)])
+            near.send(2, {"rows": 1}, [near.store(codec._bytes_of(one), 1)])
             near.receive(30.0)
             times.append((time.perf_counter() - start) / 2)
     return times
@@ -497,7 +571,15 @@ def balance():
         row(kind, *found, moves)
 
 
-TABLES = {"join": join, "hop": hop, "latency": latency, "slow": slow, "shapes": shapes, "balance": balance}
+TABLES = {
+    "join": join,
+    "where": where,
+    "hop": hop,
+    "latency": latency,
+    "slow": slow,
+    "shapes": shapes,
+    "balance": balance,
+}
 
 
 def main():
