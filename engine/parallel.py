@@ -85,7 +85,7 @@ class CellMachine:
         batches = message.batches if not spec.self_join else dict.fromkeys(SIDES, message.batches["left"])
         numbered = self._numbered(message)
         with np.errstate(all="ignore"):
-            prepared = cell.prepare(batches)
+            prepared = cell.prepare(batches, numbered)
             probes = cell.store(batches, prepared, numbered)
         ties = None if self.layout.name == "copies" else Ties(numbered.halves, numbered.total, spec.self_join)
         for answer in cell.answers(probes):

@@ -388,18 +388,21 @@ class Cell:
             self.logs[side].check()
             self.stored[side].check()
 
-    def prepare(self, batches: dict[str, Sequence[pa.RecordBatch]]) -> Prepared:
-        """Compute what is needed of new tuples. Changes nothing."""
+    def prepare(self, batches: dict[str, Sequence[pa.RecordBatch]], numbered: Numbered | None = None) -> Prepared:
+        """Compute what is needed of new tuples; where it is known, only of those that are asked. Changes nothing."""
         rows = {side: sum(batch.num_rows for batch in batches[side]) for side in SIDES}
         columns = {side: _columns_of(batches[side]) for side in SIDES}
         new = {side: self.stored[side].prepare(columns[side], rows[side]) for side in SIDES}
-        ends = {
-            side: {
-                test: test.ends(columns[side], rows[side]) if rows[side] else (_NO_KEYS, _NO_KEYS)
-                for test in self.stored[OTHER[side]].tests
-            }
-            for side in SIDES
-        }
+        ends: dict[str, dict[RangeTest, Ends]] = {}
+        for side in SIDES:
+            tests, share = self.stored[OTHER[side]].tests, self.stored[side].share
+            if isinstance(share, Copies) and numbered is not None:
+                part = share.asks(side, numbered.halves[side], numbered.total, _NO_KEYS, _NO_KEYS)
+                ends[side] = _ends_of_part(tests, columns[side], part, rows[side])
+            elif rows[side]:
+                ends[side] = {test: test.ends(columns[side], rows[side]) for test in tests}
+            else:
+                ends[side] = dict.fromkeys(tests, (_NO_KEYS, _NO_KEYS))
         return Prepared(rows, columns, new, ends)
 
     def store(
@@ -513,6 +516,19 @@ def _same_storage(left: _StoredSide, right: _StoredSide) -> bool:
     keys = {test.key.name for test in left.plan.tests}, {test.key.mirrored for test in right.plan.tests}
     conditions = {c.key for c in left.conditions}, {c.transposed().key for c in right.conditions}
     return keys[0] == keys[1] and conditions[0] == conditions[1]
+
+
+def _ends_of_part(tests: tuple[RangeTest, ...], columns: Columns, part: slice, rows: int) -> dict[RangeTest, Ends]:
+    """Return what a part of some tuples looks for, at their places; anything for the others."""
+    count = part.stop - part.start
+    mine = Columns(lambda side, name: columns.array(side, name).slice(part.start, count))
+    found: dict[RangeTest, Ends] = {}
+    for test in tests:
+        ends = test.ends(mine, count) if count else (_NO_KEYS, _NO_KEYS)
+        low, high = (np.empty((*end.shape[:-1], rows), np.uint64) for end in ends)
+        low[..., part], high[..., part] = ends
+        found[test] = low, high
+    return found
 
 
 def _columns_of(batches: Sequence[pa.RecordBatch]) -> Columns:

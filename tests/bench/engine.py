@@ -220,7 +220,7 @@ def where():
                 cell = machine.cell
                 numbered = machine._numbered(message)
                 with taking("cells: keys and ranges of keys"):
-                    prepared = cell.prepare(message.batches)
+                    prepared = cell.prepare(message.batches, numbered)
                 with taking("cells: stored in both indexes"):
                     probes = cell.store(message.batches, prepared, numbered)
                 with taking("cells: found, and in the order of results"):
