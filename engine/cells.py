@@ -68,6 +68,7 @@ class Workers:
         self.workers: list[_Worker] = []
         self.joins: list[ParallelJoin] = []
         self.boards: list[Any] = []
+        self.flushed = 0  # workers that have answered the last `_flush`
         self.stack = contextlib.ExitStack()
 
     def start(self, joins: "Sequence[ParallelJoin]") -> None:
@@ -173,13 +174,27 @@ class Workers:
 
     def _store(self, part: Any, join: int, alone: bool) -> Any:
         stored = self.workers[0].channel.store(part, self.count)
-        if self.arena is not None and alone and not isinstance(stored, Block) and len(stored) > INLINE:
-            raise TransportError(
-                f"{self.joins[join].node.label}: its windows do not fit the {self.options.arena_bytes:,} bytes of "
-                f"shared memory that a run may use ({self.arena.held:,} are held); allow more with "
-                "dt.Options(arena_bytes=…), make the window smaller, or run with workers=1"
-            )
-        return stored  # what finds no room now travels inside its message
+        if self.arena is None or not alone or isinstance(stored, Block) or len(stored) <= INLINE:
+            return stored  # what finds no room now travels inside its message
+        self._flush()  # nothing is before the cells, but word of what they have finished with may be on its way
+        stored = self.workers[0].channel.store(part, self.count)
+        if isinstance(stored, Block):
+            return stored
+        raise TransportError(
+            f"{self.joins[join].node.label}: its windows do not fit the {self.options.arena_bytes:,} bytes of "
+            f"shared memory that a run may use ({self.arena.held:,} are held); allow more with "
+            "dt.Options(arena_bytes=…), make the window smaller, or run with workers=1"
+        )
+
+    def _flush(self) -> None:
+        """Have every worker give back what it has finished with."""
+        for number in range(self.count):
+            with self._still_there(number) as channel:
+                channel.send(codec.FLUSH, {})
+        self.flushed = 0
+        while self.flushed < self.count:
+            self.wait(1.0)
+            self.pump()
 
     def pump(self) -> bool:
         """Take every message that has come; return whether there was one."""
@@ -189,6 +204,7 @@ class Workers:
                 some = True
                 if message.kind == codec.ERROR:
                     self._raise(number, message.meta)
+                self.flushed += message.kind == codec.FREED and "flushed" in message.meta
                 if message.kind not in (codec.SLICE, codec.DONE):
                     continue
                 join = self.joins[message.meta["join"]]

@@ -3,7 +3,7 @@
 A batch travels as a stream of Arrow's, which is written in the place where it is read: once. Reading it copies nothing.
 """
 
-__all__ = ["ACK", "DONE", "ERROR", "FREED", "HELLO", "SLICE", "STEP", "STOP", "decode", "encode"]
+__all__ = ["ACK", "DONE", "ERROR", "FLUSH", "FREED", "HELLO", "SLICE", "STEP", "STOP", "decode", "encode"]
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +15,7 @@ from ..operators.access import SIDES
 from ..operators.layouts import Piece
 from .parallel import Done, Slice, StepMessage
 
-STEP, SLICE, DONE, ACK, FREED, HELLO, ERROR, STOP = range(8)
+STEP, SLICE, DONE, ACK, FREED, HELLO, ERROR, STOP, FLUSH = range(9)
 
 Parts = list[Any]
 

@@ -135,7 +135,9 @@ def _serve(channel: Channel, edges: list[_Edge]) -> None:
         while message is not None:
             if message.kind == codec.STOP:
                 return
-            if message.kind == codec.ACK:
+            if message.kind == codec.FLUSH:
+                channel.send(codec.FREED, {"flushed": True})
+            elif message.kind == codec.ACK:
                 for number, count in message.meta["slices"]:
                     edges[number].under_way -= count
             elif message.kind == codec.STEP:
