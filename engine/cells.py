@@ -146,7 +146,7 @@ class Workers:
             if only is None or only == number:
                 poller.register(each.channel.socket, zmq.POLLIN)
             poller.register(each.process.sentinel, zmq.POLLIN)
-        ready = dict(poller.poll(int(seconds * 1000)))
+        ready = dict(poller.poll(max(1, round(seconds * 1000))))
         sockets = {each.channel.socket for each in self.workers}
         if any(found in sockets for found in ready):
             return True

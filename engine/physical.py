@@ -182,9 +182,9 @@ def check_memory(joins: Sequence[JoinNode], needed: dict[int, set[str]], free: i
         )
     if windows > free:
         raise FlowError(
-            f"join {names}: full windows need at least {windows:,} bytes of shared memory, and {free:,} are free in "
-            "/dev/shm; make that larger (mount -o remount,size=… /dev/shm, or --shm-size of a container), make the "
-            "windows smaller, or run with workers=1"
+            f"join {names}: full windows need at least {windows:,} bytes of shared memory, and {free:,} are free; "
+            "make /dev/shm larger (mount -o remount,size=…, or --shm-size of a container), make the windows smaller, "
+            "or run with workers=1"
         )
 
 

@@ -12,7 +12,6 @@ The clock is an argument, and everything decided with it is a plain function her
 __all__ = ["Runner", "run"]
 
 import contextlib
-import os
 import signal
 import sys
 import threading
@@ -30,6 +29,7 @@ from ..config import Options
 from ..errors import DovetailError
 from ..monitoring import Status
 from ..operators.times import TimeDomain
+from ..transport import free_bytes
 from .cells import ParallelJoin, Workers
 from .graph import JoinNode, LateNode, MapNode, Node, Rate, WriteNode, reachable
 from .physical import check_memory, layout_of
@@ -209,9 +209,7 @@ class Runner:
         self.graph = _Graph.of(sinks, options, workers)
         self.joins = [task for task in self.graph.tasks if isinstance(task, ParallelJoin)]
         if self.joins:
-            free = os.statvfs("/dev/shm")
-            nodes = [join.node for join in self.joins]
-            check_memory(nodes, needed_columns(sinks), free.f_bavail * free.f_frsize, options)
+            check_memory([join.node for join in self.joins], needed_columns(sinks), free_bytes(), options)
         self.workers = Workers(workers, options) if self.joins else None
         self.graph.tick = self.tick
         self.interrupted: Callable[[], bool] = lambda: False
@@ -260,7 +258,7 @@ class Runner:
 
     def rest(self) -> None:
         """Wait a little: for the workers, or where there are none, for the sources."""
-        if self.workers is not None and not all(join.idle for join in self.joins):
+        if self.workers is not None:  # also when they have nothing to do: one that dies is noticed
             self.workers.wait(self.options.poll_seconds)
         else:
             self.pause(self.options.poll_seconds)

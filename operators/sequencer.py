@@ -21,6 +21,7 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -62,7 +63,12 @@ class _Held:
     @property
     def nbytes(self) -> int:
         rows = len(self.times)
-        return (self.data.nbytes + 8 * rows) * (rows - self.taken) // max(1, rows)
+        return self.size * (rows - self.taken) // max(1, rows)
+
+    @cached_property
+    def size(self) -> int:
+        """Bytes of all its rows, also those that have gone on."""
+        return self.data.nbytes + 8 * len(self.times)
 
 
 class SourceOrder:
@@ -233,6 +239,7 @@ class Merger:
         self.domains, self.time, self.where = list(domains), time, where
         self.watermarks: list[Watermark] = [START] * len(domains)
         self.held: list[deque[_Held]] = [deque() for _ in domains]
+        self._size = 0  # of all that is held, with what has gone on of the first of each input
 
     @property
     def watermark(self) -> Watermark:
@@ -242,7 +249,8 @@ class Merger:
     @property
     def held_bytes(self) -> int:
         """Bytes of rows that wait for another input."""
-        return sum(held.nbytes for queue in self.held for held in queue)
+        gone = sum(queue[0].size - queue[0].nbytes for queue in self.held if queue)
+        return self._size - gone
 
     def put(self, i: int, batch: Batch) -> None:
         """Take a batch of input i."""
@@ -254,6 +262,7 @@ class Merger:
             assert batch.times is not None
             times = rescale(batch.times, self.domains[i], self.time, self.where)
             self.held[i].append(_Held(batch.data, times))
+            self._size += self.held[i][-1].size
 
     def release(self) -> list[Step]:
         """Return, for each input, the rows whose turn has come."""
@@ -268,7 +277,7 @@ class Merger:
                     times.append(part[1])
                 if not queue[0].done:
                     break
-                queue.popleft()
+                self._size -= queue.popleft().size
             joined = times[0] if len(times) == 1 else np.concatenate(times) if times else np.empty(0, np.int64)
             steps.append(Step(batches, joined))
         return steps

@@ -431,3 +431,18 @@ def test_a_merger_starts_without_knowledge():
 def test_rows_without_columns_are_still_counted_when_batches_are_put_together():
     assert concat([rows([1, 2]).select([]), rows([3]).select([])]).num_rows == 3
     assert concat([rows([1]), rows([2])])["t"].to_pylist() == [1, 2]
+
+
+def test_a_merger_knows_what_it_holds_without_counting():
+    rng = np.random.default_rng(1)
+    merger = Merger([TimeDomain(None)] * 2, TimeDomain(None), "join 'j'")
+    ends = [0, 0]
+    for _ in range(200):
+        side, rows = int(rng.integers(2)), int(rng.integers(0, 9))
+        times = ends[side] + np.sort(rng.integers(0, 9, rows))
+        ends[side] += 8
+        merger.put(side, Batch(pa.record_batch({"t": times}), times, ends[side]))
+        if rng.random() < 0.7:
+            merger.release()
+        assert merger.held_bytes == sum(held.nbytes for queue in merger.held for held in queue)
+    assert merger.held_bytes > 0

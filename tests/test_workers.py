@@ -415,10 +415,8 @@ def test_windows_that_cannot_fit_are_refused_before_anything_starts(monkeypatch)
         dt.FlowError, match=r"join j: full windows need at least [\d,]+ bytes .* a run may use 1,048,576;"
     ):
         banded(dt.last(10_000_000)).run(workers=2, options=dt.Options(arena_bytes=1 << 20))
-    real = os.statvfs("/dev/shm")
-    full = type("Full", (), {"f_bavail": 10, "f_frsize": real.f_frsize})
-    monkeypatch.setattr("os.statvfs", lambda path: full)
-    with pytest.raises(dt.FlowError, match=r"and 40,960 are free in /dev/shm; make that larger \(mount -o remount"):
+    monkeypatch.setattr(run, "free_bytes", lambda: 40960)
+    with pytest.raises(dt.FlowError, match=r"and 40,960 are free; make /dev/shm larger \(mount -o remount"):
         banded(dt.last(1_000_000)).run(workers=2)
     assert set(multiprocessing.active_children()) == before
 
@@ -427,3 +425,27 @@ def test_more_workers_than_cores_are_told():
     cores = len(os.sched_getaffinity(0))
     with pytest.warns(UserWarning, match=rf"{cores + 1} workers share {cores} cores, .* workers={cores}"):
         banded(dt.last(5)).run(workers=cores + 1)
+
+
+def test_a_death_is_noticed_while_the_sources_are_silent(monkeypatch):
+    silent = threading.Event()
+
+    @dt.source
+    class Silent:
+        schema = table(1).schema
+
+        def read(self):
+            silent.set()
+
+    def kills(self):
+        if silent.is_set() and self.workers.workers[1].process.is_alive():
+            os.kill(self.workers.workers[1].process.pid, signal.SIGKILL)
+        return real(self)
+
+    real = Runner.rest
+    monkeypatch.setattr(Runner, "rest", kills)
+    flow = dt.Flow("f")
+    one, two = (flow.read(Silent(), name=f"s{i}", time="t") for i in (1, 2))
+    one.join(two, on=(left.x - right.x).abs() <= 2, window=dt.last(5)).write(dt.null())
+    with pytest.raises(dt.WorkerError, match=r"worker 1 .* died of signal 9"):
+        flow.run(workers=2)

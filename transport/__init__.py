@@ -7,6 +7,6 @@
 
 from .arena import Arena, Block, Reader
 from .channel import INLINE, Channel, Message
-from .rundir import RunFolder, sweep
+from .rundir import RunFolder, free_bytes, sweep
 
-__all__ = ["INLINE", "Arena", "Block", "Channel", "Message", "Reader", "RunFolder", "sweep"]
+__all__ = ["INLINE", "Arena", "Block", "Channel", "Message", "Reader", "RunFolder", "free_bytes", "sweep"]

@@ -5,7 +5,7 @@ run's folder has a file that the run keeps locked. The kernel lets go of the loc
 went; so whoever starts next takes each lock that can be had and removes that folder.
 """
 
-__all__ = ["RunFolder", "sweep"]
+__all__ = ["RunFolder", "free_bytes", "sweep"]
 
 import fcntl
 import os
@@ -30,6 +30,13 @@ def root() -> Path:
         return Path(place)
     base = Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else Path(tempfile.gettempdir())
     return base / f"dovetail-{os.getuid()}"
+
+
+def free_bytes() -> int:
+    """Return how many bytes are free where the folders of runs stand."""
+    where = root()
+    found = os.statvfs(where if where.is_dir() else where.parent)
+    return found.f_bavail * found.f_frsize
 
 
 class RunFolder:
