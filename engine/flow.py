@@ -140,8 +140,8 @@ class Flow:
         Parameters
         ----------
         workers
-            Processes that joins are spread over. With 1 everything happens in this process; with more, sources and
-            sinks still do. Results are the same.
+            Processes that joins are spread over. With 1 everything happens in this process; with more, sources,
+            other steps and sinks still do. Results are the same.
         checkpoint
             Not in this version: a crash ends the job.
         every

@@ -25,7 +25,7 @@ from .worker import CREDIT
 HEAD_NS = 30.0
 """Nanoseconds of the process that deals out, for each row of both inputs, where results need no merging."""
 
-MERGE_NS = 40.0
+MERGE_NS = 20.0
 """And where those of several cells interleave."""
 
 LOOK_NS = 15.0
