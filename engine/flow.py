@@ -583,7 +583,8 @@ class WindowedStream:
 
     def _made(self, name: str, aggregate: Any, where: str) -> Made:
         if not isinstance(aggregate, Aggregate):
-            hint = f"{aggregate}.sum()" if isinstance(aggregate, Expression) else 'dt.col("x").sum()'
+            name_of_column = aggregate.name if isinstance(aggregate, Column) else "x"
+            hint = f'dt.col("{name_of_column}").sum()'
             raise FlowError(f"{where}: {name}={aggregate!r} is not an aggregate; write {hint} or dt.count()")
         schema = self._stream.schema
         plain = aggregate.of.name if isinstance(aggregate.of, Column) and not aggregate.of.side else None

@@ -48,7 +48,7 @@ class Factory:
         if missing:
             raise FlowError(
                 f"dt.{word}: the class {cls.__module__}.{cls.__qualname__} has no method {missing[0]!r}; "
-                f"a {word} needs {', '.join(methods)}"
+                f"it needs {', '.join(methods)}"
             )
         functools.update_wrapper(self, cls, updated=())
         self._cls, self._make, self._decorator = cls, make, decorator

@@ -702,9 +702,9 @@ def test_own_source_is_checked_when_it_is_made():
 
     with raises(FlowError, "dt.source takes a class, not 5; write @dt.source above a class"):
         source(5)
-    with raises(FlowError, "Nothing has no method 'read'; a source needs read"):
+    with raises(FlowError, "Nothing has no method 'read'; it needs read"):
         source(Nothing)
-    with raises(FlowError, "Nothing has no method 'stage'; a sink needs stage, commit, abort"):
+    with raises(FlowError, "Nothing has no method 'stage'; it needs stage, commit, abort"):
         sink(Nothing)
     with raises(FlowError, "source NoSchema: schema is None, not a pyarrow.Schema"):
         _ = source(NoSchema)().schema
