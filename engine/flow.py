@@ -562,13 +562,19 @@ class WindowedStream:
     def __repr__(self) -> str:
         return f"<WindowedStream {self._stream.name!r}, {self._window}>"
 
-    def agg(self, *, name: str | None = None, **aggregates: Aggregate) -> Stream:
+    def agg(self, *unnamed: Any, name: str | None = None, **aggregates: Aggregate) -> Stream:
         """Return one row for each window and key that has rows, when the window is complete.
 
         Its columns are the keys, `window_start`, `window_end` (which is not in the window any more) and the aggregates:
         `.agg(total=dt.col("amount").sum(), n=dt.count())`. Its event time is the last unit of the window.
         """
         stream = self._stream
+        if unnamed:
+            raise FlowError(f"agg of {stream._node.label}: name each result, as in n={unnamed[0]} ({caller()})")
+        if isinstance(name, Aggregate):
+            raise FlowError(
+                f"agg of {stream._node.label}: name= is what the step is called; call {name} otherwise ({caller()})"
+            )
         step = stream._flow._name(name, "window")
         where = f"window {step!r}"
         stream._needs_order(where)

@@ -1590,3 +1590,11 @@ def test_any_number_of_workers_gives_the_same_results(runs):
     )
     assert outs[0][0].table().to_pylist() == [event.row for event in expected]
     assert sorted(expected, key=attrgetter("time")) == expected
+
+
+def test_aggregates_without_a_name_of_their_own_are_errors():
+    windows = memory({"t": [1]}, time="t").window(dt.tumbling(time=1))
+    with pytest.raises(dt.FlowError, match=r"agg of read .*: name each result, as in n=count\(\)"):
+        windows.agg(dt.count())
+    with pytest.raises(dt.FlowError, match=r"name= is what the step is called; call count\(\) otherwise"):
+        windows.agg(name=dt.count())
