@@ -300,7 +300,8 @@ class _Probes:
         mask = np.zeros(len(self.row), bool)
         for test in self.target.remainder.tests:
             assert test.sure is not None
-            lo, hi = self.columns.once(test, partial(test.sure, self.columns, len(self.rank)))
+            with np.errstate(all="ignore"):  # infinities and NaN are values here
+                lo, hi = self.columns.once(test, partial(test.sure, self.columns, len(self.rank)))
             _native.mark_outside(self.probe, self.row, self.target.keys[test], lo, hi, mask)
         return np.flatnonzero(mask)
 

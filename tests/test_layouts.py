@@ -1,6 +1,7 @@
 """Layouts: each pair is found by one cell, whatever the layout, also while splitters move."""
 
 import itertools
+import random
 from collections import deque
 
 import dovetail as dt
@@ -182,3 +183,17 @@ def test_a_layout_that_cannot_be_says_why():
         choose_layout(spec_of([left.x < right.x, left.k > right.k]), 2, "range")
     with pytest.raises(FlowError, match="2 × 2 has 4 cells, not 3"):
         choose_layout(spec_of(left.x < right.x), 3, "matrix", (2, 2))
+
+
+def test_infinities_in_a_float_band_are_values_in_every_layout():
+    """What of a band is unsure is computed after the ranges, by a cell that has computed only a part of those."""
+    schema = pa.schema([("y", pa.float64())])
+    on = (left.y - right.y).abs() <= float("inf")
+    values = [float("inf"), -float("inf"), 0.0, float("inf"), 1e308, -1e308]
+    batch = pa.record_batch({"y": values}, schema=schema)
+    join = dt.WindowJoin(schema, schema, on=on, window=dt.last(9))
+    expected = join.push(left=batch, right=batch)
+    for layout in layouts_of(join.spec, 3):
+        join = dt.WindowJoin(schema, schema, on=on, window=dt.last(9))
+        join._driver = Spread(join.spec, layout, random.Random(1))
+        assert join.push(left=batch, right=batch).equals(expected), layout
