@@ -43,6 +43,10 @@ STEPS_UNDER_WAY = 4
 """Steps that the cells of a join may have before them: enough that none waits for the head, few enough that what waits
 to be put in order stays small."""
 
+SMALL_STEP = 1 << 15
+"""Rows below which a step costs more for being one than for its rows: then the next is dealt out when this has been
+answered, and not before."""
+
 ADDRESSES = {"ipc": "ipc://{folder}/worker-{number}.sock", "tcp": "tcp://127.0.0.1:*"}
 """Transports, and where a worker is awaited. Over `tcp` the system chooses the port, and nothing is in shared memory:
 all parts travel inside messages, as they must to another machine."""
@@ -68,6 +72,8 @@ class Workers:
         self.workers: list[_Worker] = []
         self.joins: list[ParallelJoin] = []
         self.boards: list[Any] = []
+        self.poller = zmq.Poller()
+        self.here: set[int] = set()  # workers that have come up
         self.flushed = 0  # workers that have answered the last `_flush`
         self.stack = contextlib.ExitStack()
 
@@ -100,8 +106,16 @@ class Workers:
                     "use functions that hold no open files, locks or connections, or run with workers=1"
                 ) from error
             self.workers.append(_Worker(process, channel, core))
-        for number in range(self.count):
-            self._wait_for_hello(number)
+        for each in self.workers:
+            self.poller.register(each.channel.socket, zmq.POLLIN)
+            self.poller.register(each.process.sentinel, zmq.POLLIN)
+        while missing := set(range(self.count)) - self.here:
+            if not self.wait(START_SECONDS):
+                number = min(missing)
+                raise WorkerError(
+                    f"worker {number} did not come up in {START_SECONDS:.0f} s; {self._last_words(number)}"
+                )
+            self.pump()
 
     def _bound(self, number: int) -> "tuple[zmq.Socket[bytes], str]":
         """Return a socket for a worker to connect to, and its address."""
@@ -126,29 +140,10 @@ class Workers:
         self.boards.append(SharedMemoryDict(name, 4096))
         return name
 
-    def _wait_for_hello(self, number: int) -> None:
-        while True:
-            ready = self.wait(START_SECONDS, only=number)
-            if not ready:
-                raise WorkerError(
-                    f"worker {number} did not come up in {START_SECONDS:.0f} s; {self._last_words(number)}"
-                )
-            message = self.workers[number].channel.receive()
-            if message is not None and message.kind == codec.HELLO:
-                return
-            if message is not None:
-                self._raise(number, message.meta)
-
-    def wait(self, seconds: float, only: int | None = None) -> bool:
+    def wait(self, seconds: float) -> bool:
         """Wait for a message of any worker; raise if one has died. Return whether there is a message."""
-        poller = zmq.Poller()
-        for number, each in enumerate(self.workers):
-            if only is None or only == number:
-                poller.register(each.channel.socket, zmq.POLLIN)
-            poller.register(each.process.sentinel, zmq.POLLIN)
-        ready = dict(poller.poll(max(1, round(seconds * 1000))))
-        sockets = {each.channel.socket for each in self.workers}
-        if any(found in sockets for found in ready):
+        ready = dict(self.poller.poll(max(1, round(seconds * 1000))))
+        if any(each.channel.socket in ready for each in self.workers):
             return True
         for number, each in enumerate(self.workers):
             if each.process.sentinel in ready:
@@ -204,6 +199,8 @@ class Workers:
                 some = True
                 if message.kind == codec.ERROR:
                     self._raise(number, message.meta)
+                if message.kind == codec.HELLO:
+                    self.here.add(number)
                 self.flushed += message.kind == codec.FREED and "flushed" in message.meta
                 if message.kind not in (codec.SLICE, codec.DONE):
                     continue
@@ -326,7 +323,7 @@ class ParallelJoin(JoinTask):
     """A join whose cells are in other processes. What it takes is dealt out; `collect` yields what has come back."""
 
     def __init__(self, node: JoinNode, columns: set[str], options: Options, layout: Layout) -> None:
-        super().__init__(node, len(node.inputs))
+        super().__init__(node)
         self.columns, self.layout = sorted(columns), layout
         self.schema = pa.schema([f for _, _, f in output_fields(node.spec) if f.name in columns])
         self.inputs = {}
@@ -336,6 +333,9 @@ class ParallelJoin(JoinTask):
         self.head = Head(node.spec, self.schema, options.out_rows, layout, STEPS_UNDER_WAY)
         self.workers: Workers | None = None
         self.number = 0
+        self.taken = 0  # rows, since a step was dealt out
+        self.small = False  # the last step
+        self.due: Watermark = START  # what the next step promises
         self.promised: Watermark = START
 
     def part(self) -> worker.JoinPart:
@@ -344,13 +344,17 @@ class ParallelJoin(JoinTask):
 
     @property
     def full(self) -> bool:
-        """Tell whether it should not be given more now."""
-        return self.head.full
+        """Tell whether it should not be given more now.
+
+        While the cells have a small step before them, what comes meanwhile had better wait in its source, and be
+        taken all at once when they have answered: steps are fewer, and their rows fresh.
+        """
+        return self.head.full or (self.small and not self.head.answered())
 
     @property
     def idle(self) -> bool:
         """Tell whether nothing is under way."""
-        return self.head.idle
+        return self.head.idle and not self.taken and self.due <= self.promised
 
     @property
     def null_keys(self) -> int:
@@ -363,7 +367,7 @@ class ParallelJoin(JoinTask):
         return sum(self.head.cell_bytes) + self.head.numbering.nbytes + self.waiting_bytes
 
     def process(self, port: int, batch: Batch) -> Iterator[Batch]:
-        """Deal out the rows whose turn has come.
+        """Take rows in; deal them out if they are many, or else when `deal_small` asks for it.
 
         The run reads no sources while a join is full; but what another join hands on comes anyway. Then results go out
         first, until there is room: the cells of this join wait for nobody. Without time, what is taken first stands
@@ -371,15 +375,30 @@ class ParallelJoin(JoinTask):
         """
         assert self.workers is not None
         yield from self._results_until(lambda: not self.head.full)
-        left, right = self.steps(port, batch)
-        mark = self.mark(port, batch)
-        if left.rows or right.rows or mark > self.promised:
-            self.promised = max(mark, self.promised)
-            steps = {"left": self._wanted("left", left)}
-            steps["right"] = steps["left"] if self.node.spec.self_join else self._wanted("right", right)
-            self.workers.deal(self.number, self.head.deal(steps, mark))
+        self.put(port, batch)
+        self.taken += batch.num_rows
+        self.due = max(self.due, self.mark(port, batch))
+        if self.taken >= SMALL_STEP or self.node.domain is None:
+            self._deal()
         if self.node.domain is None:
             yield from self._results_until(lambda: self.head.idle)
+
+    def deal_small(self) -> None:
+        """Deal out what was taken since the last step, unless the cells still have that one before them."""
+        if self.head.answered():
+            self._deal()
+
+    def _deal(self) -> None:
+        if not self.taken and self.due <= self.promised:
+            return
+        assert self.workers is not None
+        self.small, self.taken = self.taken < SMALL_STEP, 0
+        left, right = self.steps()
+        if left.rows or right.rows or self.due > self.promised:
+            self.promised = self.due
+            steps = {"left": self._wanted("left", left)}
+            steps["right"] = steps["left"] if self.node.spec.self_join else self._wanted("right", right)
+            self.workers.deal(self.number, self.head.deal(steps, self.due))
 
     def _wanted(self, side: str, step: Step) -> Step:
         names = self.inputs[side].names

@@ -196,7 +196,7 @@ class _Graph:
 
 
 class Runner:
-    """One run. `round` reads one batch of each group, so that tests can look between two of them."""
+    """One run. `round` reads a batch of each source whose turn it is, so that tests can look between two of them."""
 
     def __init__(
         self, name: str, sinks: Sequence[WriteNode], options: Options, every: float,
@@ -252,7 +252,8 @@ class Runner:
                 self.workers.wait(self.options.poll_seconds)
                 self.tick()
                 return True
-        worked = [self._read_one(group) for group in self.groups]
+        worked = [self._read_turn(group) for group in self.groups]
+        self._deal()
         self.tick()
         return any(worked)
 
@@ -272,6 +273,13 @@ class Runner:
                 for batch in join.collect():
                     self.graph.push(join, batch)
                     self.tick()
+        self._deal()
+
+    def _deal(self) -> None:
+        """Have the joins deal out what they were given meanwhile."""
+        for join in self.joins:
+            with _told(join.node):
+                join.deal_small()
 
     def tick(self) -> None:
         """Do what is due: commit, show progress, or stop."""
@@ -332,25 +340,26 @@ class Runner:
     def _sources(self) -> list[SourceState]:
         return [state for group in self.groups for state in group]
 
-    def _read_one(self, group: list[SourceState]) -> bool:
-        """Read from the first source of a group that has something."""
-        tried: set[int] = set()
-        full = len(group) > 1 and sum(t.waiting_bytes for t in self.graph.tasks) > self.options.hold_bytes
-        lowest = min((s.mark for s in group if not s.task.ended), default=END)
+    def _read_turn(self, group: list[SourceState]) -> bool:
+        """Read from the sources of a group, the one furthest behind first, until that would be one that was read.
+
+        So that a join takes a little of each input at once, and not a little of one twice as often.
+        """
+        read: set[int] = set()
+        silent: set[int] = set()
 
         def waits(state: SourceState) -> bool:
-            if full and state.mark > lowest:
+            lowest = min((s.mark for s in group if not s.task.ended), default=END)
+            if state.mark > lowest and sum(t.waiting_bytes for t in self.graph.tasks) > self.options.hold_bytes:
                 return True  # what is ahead of the slowest source is held in its source, not in memory
             return self._paced(state) > 0
 
-        worked = False
-        while not worked and (state := next_source(group, tried, waits)) is not None:
-            tried.add(id(state))
-            worked = self._read(state, group)
+        while (state := next_source(group, silent, waits)) is not None and id(state) not in read:
+            (read if self._read(state, group) else silent).add(id(state))
         for state in group:
-            if id(state) not in tried:
+            if id(state) not in read | silent:
                 state.silent_since = None  # who is not asked is not silent
-        return worked
+        return bool(read)
 
     def _paced(self, state: SourceState) -> float:
         rate, domain = state.task.node.rate, state.task.node.domain

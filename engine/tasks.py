@@ -218,20 +218,34 @@ class JoinTask(Merging):
 
     node: JoinNode
 
-    def steps(self, port: int, batch: Batch) -> tuple[Step, Step]:
-        """Return the new tuples of both sides whose turn has come."""
-        nothing = Step((), np.empty(0, np.int64) if self.node.domain else None)
+    def __init__(self, node: JoinNode) -> None:
+        super().__init__(node, len(node.inputs))
+        self.unmerged: list[list[Batch]] = [[], []]  # where nothing waits for another input
+
+    def put(self, port: int, batch: Batch) -> None:
+        """Take a batch of an input."""
         if self.merger is not None:
             self.merger.put(port, batch)
-            left, right = self.merger.release()
-            return left, right
-        mine = Step((batch.data,) if batch.num_rows else (), batch.times)
-        return (mine, nothing) if port == 0 else (nothing, mine)
+        elif batch.num_rows:
+            self.unmerged[port].append(batch)
+
+    def steps(self) -> list[Step]:
+        """Return the new tuples of both sides whose turn has come."""
+        if self.merger is not None:
+            return self.merger.release()
+        steps = [Step([b.data for b in side], self._times(side)) for side in self.unmerged]
+        self.unmerged = [[], []]
+        return steps
+
+    def _times(self, batches: list[Batch]) -> np.ndarray | None:
+        if self.node.domain is None:
+            return None
+        return np.concatenate([np.empty(0, np.int64), *(b.times for b in batches if b.times is not None)])
 
 
 class _Join(JoinTask):
     def __init__(self, node: JoinNode, columns: set[str], options: Options) -> None:
-        super().__init__(node, len(node.inputs))
+        super().__init__(node)
         self.driver = JoinDriver(node.spec, sorted(columns), options.out_rows)
 
     @property
@@ -246,7 +260,8 @@ class _Join(JoinTask):
 
     def process(self, port: int, batch: Batch) -> Iterator[Batch]:
         """Join the rows whose turn has come."""
-        left, right = self.steps(port, batch)
+        self.put(port, batch)
+        left, right = self.steps()
         mark = self.mark(port, batch)
         if left.rows or right.rows:
             for data, times in self.driver.step(left, right):

@@ -12,6 +12,7 @@ __all__ = ["CREDIT", "Start", "main"]
 
 import ctypes
 import faulthandler
+import gc
 import os
 import signal
 import traceback
@@ -113,6 +114,8 @@ def main(start: Start) -> None:
     channel.send(codec.HELLO, {"pid": os.getpid()})
     try:
         edges = [_Edge(part, start.out_rows, start.number) for part in start.joins]
+        gc.collect()
+        gc.freeze()  # what is here now stays: to look through it again and again was a tenth of a small step
         board["state"] = "running"
         _serve(channel, edges)
         board["state"] = "stopped"

@@ -25,7 +25,7 @@ import oracle
 import pyarrow as pa
 import pytest
 from dovetail import left, right
-from dovetail.engine import parallel, run
+from dovetail.engine import cells, parallel, run
 from dovetail.engine.cells import Workers
 from dovetail.engine.worker import CREDIT
 from dovetail.operators.access import SIDES
@@ -47,7 +47,8 @@ from running import (
     read_options,
     window_join,
 )
-from streams import FLOAT64, INT64, TEXTS, Case, Side, cases
+from streams import FLOAT64, INT64, TEXTS, Case, Side
+from streams import cases as drawn_cases
 
 CHECKS = list(HealthCheck)
 INDEXES = ("auto", *sorted(dt.state.names()))
@@ -203,7 +204,7 @@ def questions() -> list[Question]:
 
     @seed(1)
     @settings(max_examples=80, database=None, phases=[Phase.generate], deadline=None, suppress_health_check=CHECKS)
-    @given(cases(timed=True))
+    @given(drawn_cases(timed=True))
     def draw(case):
         drawn.extend([Question("ties", case)] if can_be_written(case) else [])
 
@@ -243,6 +244,7 @@ SETTINGS = {
     "transport": ("none", "ipc", "tcp"),
     "arena": ("none", "ample", "tight"),
     "splitters": ("none", "follow loads", "move at every step"),
+    "steps": ("none", "one at a time", "several under way"),
     "batch_rows": (1, 7, 1000, 65_536),
     "out_rows": (3, 65_536),
 }
@@ -251,10 +253,10 @@ ASKED = 12
 RUNS = 18
 
 
-def can_be(workers, transport, arena, splitters, batch_rows, out_rows):
+def can_be(workers, transport, arena, splitters, steps, batch_rows, out_rows):
     """Whether a setting means something: one process has no transport, and only ipc has an arena."""
-    several = workers > 1
-    return (transport != "none") == several == (splitters != "none") and (arena != "none") == (transport == "ipc")
+    known = {transport != "none", splitters != "none", steps != "none"}
+    return known == {workers > 1} and (arena != "none") == (transport == "ipc")
 
 
 def pairs(levels: dict) -> set:
@@ -362,6 +364,8 @@ def test_nothing_changes_a_result(number, watched, monkeypatch):
     setting, chosen = plan()[number]
     made = watched(setting["transport"], taken=0.81 if setting["arena"] == "tight" else 0.0)
     monkeypatch.setattr(parallel, "Balance", lambda cells, memory: Balance(cells, memory=200))
+    if setting["steps"] == "several under way":
+        monkeypatch.setattr(cells, "SMALL_STEP", 1)  # no step of a question is large
     if setting["splitters"] == "move at every step":
         move_at_every_step(monkeypatch, Random(number))
     chosen = [(heavy(), {"layout": "range", "index": "auto", "ordered": True}), *chosen]
@@ -472,6 +476,7 @@ def large_answers() -> dict[str, pa.Table]:
 def test_splitters_follow_their_keys_and_change_nothing(workers, transport, watched, monkeypatch):
     made = watched(transport)
     monkeypatch.setattr(parallel, "Balance", lambda cells, memory: Balance(cells, memory=8000))
+    monkeypatch.setattr(cells, "SMALL_STEP", 1 if workers == 4 else 2000)
     found = large_joins(workers)
     for name, table in large_answers().items():
         assert found[name].equals(table), name

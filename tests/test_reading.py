@@ -210,7 +210,7 @@ def test_the_time_in_which_a_source_was_held_back_does_not_count_as_silence():
     b = flow.read(Feed([[20], [100] * 9]), name="b", time="t")
     low.union(a, b).write(dt.null())
     runner = started(flow, clock, hold_bytes=100)
-    rounds(runner, 3)
+    rounds(runner, 2)
     state = next(s for s in runner._sources() if s.task.node.name == "a")
     assert state.silent_since == 0, "a was asked, and had nothing"
     clock.pass_by(60)

@@ -216,7 +216,7 @@ def test_a_status_has_the_watermark_of_the_source_that_is_furthest_behind():
     flow, _, _ = two([[7]], [[3]])
     runner = started(flow, Clock())
     assert runner.status().watermark == "none"
-    rounds(runner, 2)
+    rounds(runner, 1)
     assert runner.status().watermark == "3"
     assert runner.status().held_bytes > 0
     finish(runner)

@@ -16,6 +16,7 @@ import tempfile
 import textwrap
 import threading
 from functools import partial
+from types import SimpleNamespace
 
 import dovetail as dt
 import numpy as np
@@ -23,9 +24,12 @@ import pyarrow as pa
 import pytest
 import zmq
 from dovetail import left, right
+from dovetail.batch import Batch
 from dovetail.engine import run
-from dovetail.engine.cells import ADDRESSES, Workers, _without_main
+from dovetail.engine.cells import ADDRESSES, SMALL_STEP, ParallelJoin, Workers, _without_main
+from dovetail.engine.parallel import Done
 from dovetail.engine.run import Runner
+from dovetail.operators.layouts import Layout
 from dovetail.transport.rundir import root
 
 
@@ -179,6 +183,40 @@ def test_a_function_that_cannot_travel_is_told_before_anything_runs():
     with pytest.raises(dt.FlowError, match="cannot be sent to another process.*workers=1"):
         joined(2, on=[left.x == right.x, dt.udf(lambda a, b: running and a, ["x"], ["x"])])
     assert list(root().iterdir()) == []
+
+
+def test_small_steps_are_dealt_out_one_at_a_time():
+    """While the cells have one before them the rows of both inputs gather; many rows do not wait for that."""
+    join = ParallelJoin(banded(dt.last(600))._sinks()[0].inputs[0], {"id"}, dt.Options(), Layout("copies", "", 2))
+    dealt = []
+    join.workers = SimpleNamespace(deal=lambda _, message: dealt.append(message), acknowledge=lambda _: None)
+    inputs = [table(n, rows=2 * SMALL_STEP).select(["x", "id", "t"]).to_batches()[0] for n in (1, 2)]
+
+    def take(rows, at):
+        """Let some rows of both inputs come."""
+        for port, data in enumerate(inputs):
+            batch = Batch(data.slice(0, rows), np.full(rows, at), at + 1)
+            assert list(join.process(port, batch)) == []
+
+    def rows():
+        return [sum(b.num_rows for side in each.batches.values() for b in side) for each in dealt]
+
+    take(10, at=0)
+    assert rows() == [] and not join.full and not join.idle
+    join.deal_small()
+    assert rows() == [20]
+    take(30, at=1)
+    take(5, at=2)
+    for cell in (0, 1):
+        join.deal_small()
+        assert rows() == [20] and join.full
+        join.head.take(cell, Done(0))
+    assert not join.full
+    assert [batch.num_rows for batch in join.collect()] == [0], "nothing but a watermark"
+    join.deal_small()
+    assert rows() == [20, 70]
+    take(SMALL_STEP, at=3)
+    assert len(rows()) == 4 and not join.full, "one for each batch"
 
 
 def test_windows_that_do_not_fit_say_what_to_do():
