@@ -24,6 +24,7 @@ __all__ = [
     "UserFunctionError",
     "WindowError",
     "WorkerError",
+    "CheckpointError",
     "WindowJoin",
     "__version__",
     "call",
@@ -55,6 +56,7 @@ from . import state
 from .config import Options
 from .engine import Flow, Result, Stream
 from .errors import (
+    CheckpointError,
     DataError,
     DovetailError,
     FlowError,

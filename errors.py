@@ -16,12 +16,14 @@ line where there is one), and what to do about it. The tree tells *when* somethi
     ├── SinkError                    a sink could not be written
     ├── TransportError               a message or shared memory between processes went wrong
     ├── WorkerError                  a worker process died, or failed in a way of its own
+    ├── CheckpointError              a folder of checkpoints cannot be used: it is busy, damaged, or of another flow
     └── UserFunctionError            a function of the user's raised, or returned what it must not
 
 What is found before the start is a `FlowError`; what only the data can show is one of the others.
 """
 
 __all__ = [
+    "CheckpointError",
     "DataError",
     "DovetailError",
     "FlowError",
@@ -93,6 +95,10 @@ class TransportError(DovetailError):
 
 class WorkerError(DovetailError):
     """A worker process died."""
+
+
+class CheckpointError(DovetailError):
+    """A folder of checkpoints cannot be used, read or written."""
 
 
 class UserFunctionError(DovetailError):

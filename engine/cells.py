@@ -26,12 +26,13 @@ import pyarrow as pa
 import zmq
 
 from .. import errors
-from ..batch import START, Batch, Watermark
+from ..batch import START, Batch, Watermark, empty_batch
 from ..config import Options
 from ..errors import DovetailError, FlowError, TransportError, WorkerError
 from ..operators.access import SIDES, output_fields
+from ..operators.contracts import Rows
 from ..operators.layouts import Layout
-from ..operators.numbering import Step
+from ..operators.numbering import Numbering, Step
 from ..transport import INLINE, Arena, Block, Channel, Reader, RunFolder
 from . import codec, worker
 from .graph import JoinNode
@@ -333,10 +334,16 @@ class ParallelJoin(JoinTask):
         self.head = Head(node.spec, self.schema, options.out_rows, layout, STEPS_UNDER_WAY)
         self.workers: Workers | None = None
         self.number = 0
+        self.stored: dict[str, Rows] = {}  # before a restore, for the cells to store again
         self.taken = 0  # rows, since a step was dealt out
         self.small = False  # the last step
         self.due: Watermark = START  # what the next step promises
         self.promised: Watermark = START
+
+    @property
+    def numbering(self) -> Numbering:
+        """The head's."""
+        return self.head.numbering
 
     def part(self) -> worker.JoinPart:
         """Return what a worker must know."""
@@ -359,7 +366,30 @@ class ParallelJoin(JoinTask):
     @property
     def null_keys(self) -> int:
         """Rows with a null or NaN in a key."""
-        return self.head.null_keys
+        return self.nulls_before + self.head.null_keys
+
+    def restore(self, known: dict[str, Any]) -> None:
+        """Go on from there; `open` comes later, when there are workers."""
+        super().restore(known)
+        self.due = self.promised = self.head.watermark = self.watermark
+
+    def rebuild(self, rows: dict[str, Rows]) -> None:
+        """Have the cells store rows again, once there are workers."""
+        self.stored = rows
+
+    def open(self, workers: Workers, number: int) -> None:
+        """Begin, on workers that are there."""
+        self.workers, self.number = workers, number
+        stored, self.stored = self.stored, {}
+        for side, each in stored.items():
+            at = each.first
+            for batch in each.batches or [empty_batch(self.inputs[side])]:
+                for _ in self._results_until(lambda: not self.head.full):
+                    raise AssertionError("there are no results in rows that were stored before")
+                self.workers.deal(self.number, self.head.deal_again(side, at, batch))
+                at += batch.num_rows
+        for _ in self._results_until(lambda: self.head.idle):
+            raise AssertionError("there are no results in rows that were stored before")
 
     @property
     def held_bytes(self) -> int:
@@ -398,6 +428,7 @@ class ParallelJoin(JoinTask):
             self.promised = self.due
             steps = {"left": self._wanted("left", left)}
             steps["right"] = steps["left"] if self.node.spec.self_join else self._wanted("right", right)
+            self.note(steps)
             self.workers.deal(self.number, self.head.deal(steps, self.due))
 
     def _wanted(self, side: str, step: Step) -> Step:

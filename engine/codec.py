@@ -31,7 +31,7 @@ def encode(message: StepMessage | Slice | Done) -> tuple[int, dict[str, Any], Pa
         }
         meta = {
             "n": message.number, "batches": {side: len(found) for side, found in message.batches.items()},
-            "first": message.first, "bounds": message.bounds, "pieces": pieces,
+            "first": message.first, "bounds": message.bounds, "pieces": pieces, "again": message.again,
         }  # fmt: skip
         return STEP, meta, parts
     if isinstance(message, Slice):
@@ -55,7 +55,7 @@ def decode(kind: int, meta: dict[str, Any], parts: Sequence[np.ndarray]) -> Step
         cut: Any = meta["pieces"] and {
             side: [tuple(Piece(*piece) for piece in cell) for cell in cells] for side, cells in meta["pieces"].items()
         }
-        return StepMessage(meta["n"], batches, meta["first"], row_lo, row_hi, meta["bounds"], cut)
+        return StepMessage(meta["n"], batches, meta["first"], row_lo, row_hi, meta["bounds"], cut, meta["again"])
     if kind == SLICE:
         data, later, *ties = parts
         tie = _numbers_of(ties[0]) if ties else None

@@ -47,6 +47,7 @@ from .graph import (
     WindowNode,
     WriteNode,
 )
+from .keeper import keeping
 from .result import Result
 from .run import Status, run
 
@@ -132,8 +133,8 @@ class Flow:
         return self._add(node)
 
     def run(
-        self, *, workers: int = 1, checkpoint: Any = None, every: Any = "1s", options: Options | None = None,
-        progress: Callable[[Status], None] | None = None,
+        self, *, workers: int = 1, checkpoint: str | os.PathLike[str] | None = None, fresh: bool = False,
+        every: Any = "1s", options: Options | None = None, progress: Callable[[Status], None] | None = None,
     ) -> Result:  # fmt: skip
         """Run the flow until its sources end, or until Ctrl-C; return what was done.
 
@@ -143,19 +144,18 @@ class Flow:
             Processes that joins are spread over. With 1 everything happens in this process; with more, sources,
             other steps and sinks still do. Results are the same.
         checkpoint
-            Not in this version: a crash ends the job.
+            A folder in which the run keeps what it needs to go on after a crash, or after a stop: with it results are
+            exactly once, whatever dies. If there is a checkpoint of this flow in it, the run goes on from there. None:
+            a crash ends the job.
+        fresh
+            Begin anew: a checkpoint in the folder is an error.
         every
-            How often sinks show what they have been given (they also do so at the end).
+            How often a checkpoint is made, and sinks show what they have been given (they also do so at the end).
         options
             Limits on batch sizes and memory; by default from the environment.
         progress
             Called about twice a second with a `Status`.
         """
-        if checkpoint is not None:
-            raise UnsupportedError(
-                f"flow {self.name!r}: checkpoint={checkpoint!r} is not in this version; leave it out, and a crash "
-                "ends the job (files that were written are whole)"
-            )
         self._checked(workers)
         if options is not None and not isinstance(options, Options):
             raise FlowError(f"flow {self.name!r}: options={options!r}; write dt.Options(batch_rows=…)")
@@ -171,7 +171,13 @@ class Flow:
         if seconds < 0:
             raise WindowError(f"flow {self.name!r}: every={every!r} is negative")
         processes = 0 if workers == 1 else workers
-        return run(self.name, self._sinks(), options or Options.from_environment(), seconds, progress, processes)
+        sinks, options = self._sinks(), options or Options.from_environment()
+        if checkpoint is None:
+            if fresh:
+                raise FlowError(f"flow {self.name!r}: fresh=True means nothing without checkpoint=…")
+            return run(self.name, sinks, options, seconds, progress, processes)
+        with keeping(self.name, sinks, os.fspath(checkpoint), seconds, fresh=fresh) as keeper:
+            return run(self.name, sinks, options, seconds, progress, processes, keeper)
 
     def explain(
         self, *, workers: int = 1, physical: bool = False, rate: float | None = None, options: Options | None = None

@@ -27,7 +27,7 @@ from ..operators.access import SIDES, JoinSpec
 from ..operators.cell import Cell
 from ..operators.collecting import Collector, Ties
 from ..operators.layouts import Balance, Layout, Pieces
-from ..operators.numbering import Half, Numbered, Numbering, Step, rank_of
+from ..operators.numbering import NO_TIMES, Half, Numbered, Numbering, Step, rank_of
 from ..operators.ranges import OTHER
 
 SAMPLE = 1024
@@ -46,6 +46,7 @@ class StepMessage:
     row_hi: dict[str, np.ndarray]
     bounds: dict[str, int]
     pieces: dict[str, list[Pieces]] | None = None  # of `range`: from this step on
+    again: bool = False  # rows that were stored before a restore, to be stored again: nothing is looked for
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,12 @@ class CellMachine:
     def handle(self, message: StepMessage) -> Iterator[Slice | Done]:
         """Answer a step. The iterator must be used up before the next one."""
         spec, cell = self.spec, self.cell
+        if message.again:
+            for side, stored in message.batches.items():
+                cell.rebuild(side, message.first[side], stored)
+            cell.expire(message.bounds)
+            yield Done(message.number, nbytes=cell.nbytes)
+            return
         if message.pieces is not None:
             cell.take_over(self.layout.shares(message.pieces)[self.number])
         batches = message.batches if not spec.self_join else dict.fromkeys(SIDES, message.batches["left"])
@@ -178,10 +185,23 @@ class Head:
             self.pieces,
         )
         self.pieces = None
-        self.steps.append(_UnderWay(self.dealt, numbered.times, mark, set(range(self.layout.cells))))
-        self.collector.begin(self.dealt, numbered.total)
-        self.dealt += 1
+        self._begin(numbered.times, mark)
         return message
+
+    def deal_again(self, side: str, first: int, batch: pa.RecordBatch) -> StepMessage:
+        """Deal out rows of one side that were stored before a restore; they have their numbers."""
+        nothing = dict.fromkeys(SIDES, NO_TIMES)
+        end = first + batch.num_rows
+        mine = SIDES if self.spec.self_join else (side,)
+        bounds = {each: min(self.numbering.bounds[each], end) if each in mine else 0 for each in SIDES}
+        message = StepMessage(self.dealt, {side: [batch]}, {side: first}, nothing, nothing, bounds, again=True)
+        self._begin(NO_TIMES, START)
+        return message
+
+    def _begin(self, times: np.ndarray, mark: Watermark) -> None:
+        self.steps.append(_UnderWay(self.dealt, times, mark, set(range(self.layout.cells))))
+        self.collector.begin(self.dealt, len(times))
+        self.dealt += 1
 
     def take(self, cell: int, message: Slice | Done) -> None:
         """Take what a cell has sent."""
@@ -192,7 +212,7 @@ class Head:
         step = next(step for step in self.steps if step.number == message.step)
         step.open.discard(cell)
         self.cell_bytes[cell], self.cell_nulls[cell] = message.nbytes, message.null_keys
-        if self.balance is not None:
+        if self.balance is not None and len(step.times):
             self._weigh(cell, message, step)
 
     def results(self) -> Iterator[tuple[pa.RecordBatch, "np.ndarray | None", Watermark]]:

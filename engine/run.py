@@ -16,7 +16,6 @@ import signal
 import sys
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -32,10 +31,11 @@ from ..operators.times import TimeDomain
 from ..transport import free_bytes
 from .cells import ParallelJoin, Workers
 from .graph import JoinNode, LateNode, MapNode, Node, Rate, WriteNode, reachable
+from .keeper import Keeper, new_lineage
 from .physical import check_memory, layout_of
 from .plan import needed_columns, source_groups
 from .result import Result, StepReport
-from .tasks import ReadTask, SinkTask, Task, make_task, say_where
+from .tasks import EPOCH_ROWS, JoinTask, ReadTask, SinkTask, Task, make_task, say_where
 
 PROGRESS_SECONDS = 0.5
 
@@ -48,6 +48,15 @@ class SourceState:
     silent_since: float | None = None
     opened: float = 0.0
     rows_read: int = 0
+
+    rows_before: int = 0  # a restore; and how far its event time had come
+    shown_before: int | None = None
+
+    def begin(self, now: float) -> None:
+        """Reading begins, perhaps not with the first row: a replay is paced from here on."""
+        self.opened, self.rows_read = now, self.task.rows_in
+        self.rows_before = self.task.rows_in
+        self.shown_before = self.task.order.greatest if self.task.order is not None else None
 
     @property
     def mark(self) -> Fraction | float:
@@ -201,9 +210,9 @@ class Runner:
     def __init__(
         self, name: str, sinks: Sequence[WriteNode], options: Options, every: float,
         progress: Callable[[Status], None] | None = None, clock: Callable[[], float] = time.monotonic,
-        pause: Callable[[float], None] = time.sleep, workers: int = 0,
+        pause: Callable[[float], None] = time.sleep, workers: int = 0, keeper: "Keeper | None" = None,
     ) -> None:  # fmt: skip
-        """`workers`: worker processes; 0: joins are done here."""
+        """`workers`: worker processes; 0: joins are done here. `keeper`: makes checkpoints, if there are to be any."""
         self.name, self.options, self.every, self.progress = name, options, every, progress
         self.clock, self.pause = clock, pause
         self.graph = _Graph.of(sinks, options, workers)
@@ -216,25 +225,46 @@ class Runner:
         reads = {id(task.node): SourceState(task) for task in self.graph.tasks if isinstance(task, ReadTask)}
         self.groups = [[reads[id(node)] for node in group] for group in source_groups(sinks)]
         self.sinks = [task for task in self.graph.tasks if isinstance(task, SinkTask)]
-        self.lineage = f"{name}-{uuid.uuid4().hex[:12]}"
+        self.keeper = keeper
+        self.rows_at: dict[int, dict[str, int]] = {}  # how many each source had brought, by checkpoint
+        self.lineage = keeper.lineage if keeper is not None else new_lineage(name)
+        for task in self.graph.tasks if keeper is not None else ():
+            if isinstance(task, JoinTask):
+                task.keep_rows()
+            elif isinstance(task, ReadTask):
+                task.keeps_place = True
+            elif isinstance(task, SinkTask):
+                task.outlives, task.known = True, {}
         self.started = self.committed = self.shown = clock()
 
     def open(self) -> None:
-        """Open every source and sink, and start the workers."""
+        """Open every source and sink, and start the workers; go on from the last checkpoint, if there is one."""
+        number, known = self.keeper.load() if self.keeper is not None else (None, {})
         if self.workers is not None:
-            for number, join in enumerate(self.joins):
-                join.workers, join.number = self.workers, number
             self.workers.start(self.joins)
         for task in self.graph.tasks:
             with _told(task.node):
+                if known:
+                    task.restore(known[task.node.name])
                 if isinstance(task, ReadTask):
-                    task.reader = task.node.source.reader(task.columns)
+                    task.open()
                 elif isinstance(task, SinkTask):
                     before = task.node.inputs[0]
-                    known = not isinstance(before, MapNode) or before.known
-                    task.open(task.node.schema if known else None, self.lineage)
+                    has_schema = not isinstance(before, MapNode) or before.known
+                    task.open(task.node.schema if has_schema else None, self.lineage)
+                    if number is not None:
+                        task.epoch = number + 1
+                        task.announce(number)
+        for at, join in enumerate(self.joins):
+            with _told(join.node):
+                assert self.workers is not None
+                join.open(self.workers, at)
         for state in self._sources():
-            state.opened = self.clock()
+            state.begin(self.clock())
+        if number is not None:
+            self._note_rows(number)
+        if self.keeper is not None and number is None:
+            self.checkpoint()
 
     def finished(self) -> bool:
         """Tell whether every source has ended, and nothing is under way."""
@@ -255,7 +285,65 @@ class Runner:
         worked = [self._read_turn(group) for group in self.groups]
         self._deal()
         self.tick()
+        if self.keeper is not None:
+            self._keep(self.keeper)
         return any(worked)
+
+    def _keep(self, keeper: "Keeper") -> None:
+        """Begin a checkpoint if it is due, commit what one has made durable, and stop if that is asked for."""
+        if (number := keeper.poll()) is not None:
+            self._announce(number)
+        if self.interrupted():
+            raise _Stopped
+        full = any(task.staged >= EPOCH_ROWS for task in self.sinks)
+        if keeper.due(self.clock(), at_once=full):
+            self.checkpoint(wait=False)
+
+    def checkpoint(self, *, finished: bool = False, wait: bool = True) -> None:
+        """Make a checkpoint: let everything that was read reach the sinks, and note what all steps remember.
+
+        It is written while the flow goes on, unless `wait`.
+        """
+        keeper = self.keeper
+        assert keeper is not None
+        if wait and (number := keeper.wait()) is not None:
+            self._announce(number)
+        while not all(join.idle for join in self.joins):
+            self._collect()
+            if not all(join.idle for join in self.joins):
+                assert self.workers is not None
+                self.workers.wait(self.options.poll_seconds)
+        number, known, files = keeper.begin(self.clock()), {}, []
+        self._note_rows(number)
+        for task in self.graph.tasks:
+            with _told(task.node):
+                if isinstance(task, SinkTask):
+                    known[task.node.name], more = task.prepare(number)
+                    files += more
+                else:
+                    known[task.node.name] = task.snapshot()
+        keeper.save(number, known, files, finished=finished)
+        if wait and (number := keeper.wait()) is not None:
+            self._announce(number)
+
+    def _note_rows(self, number: int) -> None:
+        self.rows_at = {at: rows for at, rows in self.rows_at.items() if at >= number - 1}
+        self.rows_at[number] = {state.task.node.label: state.task.rows_in for state in self._sources()}
+
+    def read_since(self, number: int | None) -> str:
+        """Say which rows sources have brought since a checkpoint."""
+        before = self.rows_at.get(-1 if number is None else number, {})
+        parts = []
+        for state in self._sources():
+            label, rows = state.task.node.label, state.task.rows_in
+            if rows > before.get(label, 0):
+                parts.append(f"rows {before.get(label, 0):,} to {rows:,} of {label}")
+        return ", ".join(parts) or "no rows"
+
+    def _announce(self, number: int) -> None:
+        for task in self.sinks:
+            with _told(task.node):
+                task.announce(number)
 
     def rest(self) -> None:
         """Wait a little: for the workers, or where there are none, for the sources."""
@@ -283,10 +371,10 @@ class Runner:
 
     def tick(self) -> None:
         """Do what is due: commit, show progress, or stop."""
-        if self.interrupted():
+        if self.interrupted() and self.keeper is None:
             raise _Stopped
         now = self.clock()
-        if now - self.committed >= self.every:
+        if now - self.committed >= self.every and self.keeper is None:
             self.commit()
             self.committed = now
         if self.progress is not None and now - self.shown >= PROGRESS_SECONDS:
@@ -368,8 +456,9 @@ class Runner:
         event = 0.0
         order = state.task.order
         if order is not None and order.first is not None and order.greatest is not None and domain and domain.ticks:
-            event = float(Fraction(order.greatest - order.first) / domain.ticks)
-        return due_in(rate, state.rows_read, self.clock() - state.opened, event)
+            first = order.first if state.shown_before is None else state.shown_before
+            event = float(Fraction(order.greatest - first) / domain.ticks)
+        return due_in(rate, state.rows_read - state.rows_before, self.clock() - state.opened, event)
 
     def _read(self, state: SourceState, group: list[SourceState]) -> bool:
         task = state.task
@@ -413,25 +502,45 @@ def run(
     every: float,
     progress: Callable[[Status], None] | None,
     workers: int = 0,
+    keeper: "Keeper | None" = None,
 ) -> Result:
-    """Run a flow to its end, or until Ctrl-C, with so many worker processes."""
-    runner = Runner(name, sinks, options, every, progress, workers=workers)
-    try:
-        with _Interrupt(tell=progress is not None) as interrupt:
+    """Run a flow to its end, or until Ctrl-C, with so many worker processes.
+
+    With a keeper an attempt that fails is followed by another, from the last checkpoint, as long as the keeper says.
+    """
+    with _Interrupt(tell=progress is not None) as interrupt:
+        while True:
+            runner = Runner(name, sinks, options, every, progress, workers=workers, keeper=keeper)
             runner.interrupted = lambda: interrupt.asked
-            runner.open()
-            outcome = "finished"
-            with contextlib.suppress(_Stopped):
-                while not runner.finished():
-                    if not runner.round():
-                        runner.rest()
-            if not runner.delivered():
-                outcome = "stopped"
+            try:
+                return _attempt(runner)
+            except DovetailError as error:
+                pause = keeper.failed(error, runner.read_since(keeper.number)) if keeper is not None else None
+                if pause is None:
+                    raise
+                time.sleep(pause)
+
+
+def _attempt(runner: Runner) -> Result:
+    keeper, name = runner.keeper, runner.name
+    try:
+        runner.open()
+        outcome = "finished"
+        with contextlib.suppress(_Stopped):
+            while not runner.finished():
+                if not runner.round():
+                    runner.rest()
+        if not runner.delivered():
+            outcome = "stopped"
+        if keeper is None:
             runner.commit(last=True)
+        elif not keeper.is_finished:
+            runner.checkpoint(finished=outcome == "finished")
     except BaseException as error:
         for problem in runner.close(failed=True):
             error.add_note(f"While closing, after that: {problem}")
-        error.add_note(f"The output of flow {name!r} is incomplete; files that were written are whole.")
+        if keeper is None:
+            error.add_note(f"The output of flow {name!r} is incomplete; files that were written are whole.")
         raise
     if problems := runner.close(failed=False):
         first, *others = problems
@@ -439,6 +548,6 @@ def run(
             first.add_note(f"While closing, after that: {other}")
         first.add_note(f"The output of flow {name!r} may be incomplete.")
         raise first
-    if progress is not None:
-        progress(runner.status())
+    if runner.progress is not None:
+        runner.progress(runner.status())
     return runner.result(outcome)

@@ -8,7 +8,10 @@ join with a million results for a step never holds more than a slice of them.
 
 __all__ = ["JoinTask", "ReadTask", "SinkTask", "Task", "make_task"]
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,9 +19,10 @@ import pyarrow as pa
 from ..batch import END, START, Batch, Watermark, concat, empty_batch, record_batch, take_rows
 from ..config import Options
 from ..errors import DovetailError
-from ..operators.contracts import END_OF_SOURCE, Reader, Writer
+from ..operators.access import SIDES
+from ..operators.contracts import END_OF_SOURCE, Reader, Rows, Writer
 from ..operators.join import JoinDriver
-from ..operators.numbering import Step
+from ..operators.numbering import Numbering, Step
 from ..operators.sequencer import Merger, SourceOrder
 from ..operators.steps import Compute, Filter, Map
 from ..operators.windowed import Windowed
@@ -35,6 +39,7 @@ from .graph import (
     WindowNode,
     WriteNode,
 )
+from .snapshots import replaced
 
 
 class Task:
@@ -59,6 +64,15 @@ class Task:
     def waiting_bytes(self) -> int:
         """Bytes of these that wait for another input."""
         return 0
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return what it remembers, as a tree (snapshots.py) that nothing changes any more."""
+        return {"rows_in": self.rows_in, "rows_out": self.rows_out, "late": self.late, "watermark": self.watermark}
+
+    def restore(self, known: dict[str, Any]) -> None:
+        """Go on from there, before anything is taken."""
+        self.rows_in, self.rows_out, self.late = known["rows_in"], known["rows_out"], known["late"]
+        self.watermark = known["watermark"]
 
     def take(self, port: int, batch: Batch) -> Iterator[Batch]:
         """Take a batch of an input; yield what leaves."""
@@ -89,6 +103,10 @@ class ReadTask(Task):
         if node.time is not None and node.domain is not None:
             self.order = SourceOrder(node.name, node.time, node.domain, node.delay, node.max_ahead)
         self.pending: pa.RecordBatch | None = None  # of a source whose batches are longer than `batch_rows`
+        self.keeps_place = False  # where the next row stands in the source
+        self.place: Any = None  # a position in the source
+        self.past = 0  # rows behind it that have been taken
+        self.skip = 0  # rows that were taken before a restore, and are read again
         self.ended = False
         self.late_rows: pa.RecordBatch | None = None
 
@@ -97,10 +115,35 @@ class ReadTask(Task):
         """Bytes of rows that wait for their turn in the source's own order."""
         return self.order.held_bytes if self.order else 0
 
+    def open(self) -> None:
+        """Begin to read, or go on at the place that was restored."""
+        if not self.ended:
+            where = () if self.place is None else (self.place,)  # who cannot go on need not know the word
+            self.reader = self.node.source.reader(self.columns, *where)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Also where it stands in the source, and rows that wait for their turn."""
+        known = {**super().snapshot(), "ended": self.ended, "order": self.order.snapshot() if self.order else None}
+        if not self.ended:
+            assert self.reader is not None
+            between = self.pending is None and self.skip == 0
+            known["place"], known["past"] = (self.reader.position(), 0) if between else (self.place, self.past)
+        return known
+
+    def restore(self, known: dict[str, Any]) -> None:
+        """Go on from there; `open` comes later."""
+        super().restore(known)
+        self.ended, self.place = known["ended"], known.get("place")
+        self.past = self.skip = known.get("past", 0)
+        if self.order is not None:
+            self.order.restore(known["order"])
+
     def read(self) -> Batch | None:
         """Return the next batch, or None if the source has nothing now. Late rows are left in `late_rows`."""
         assert self.reader is not None and not self.ended
-        if self.pending is None:
+        while self.pending is None:
+            if self.keeps_place and self.skip == 0:
+                self.place, self.past = self.reader.position(), 0
             got = self.reader.read()
             if got is None:
                 return None
@@ -110,10 +153,13 @@ class ReadTask(Task):
             assert isinstance(got, pa.RecordBatch)
             if got.num_rows == 0:
                 return None  # as good as nothing: it neither ends a silence nor is worth another look at once
-            self.pending = self._wanted(got)
+            again = min(self.skip, got.num_rows)
+            self.skip -= again
+            self.pending = self._wanted(got).slice(again) if again < got.num_rows else None
         data = self.pending.slice(0, self.options.batch_rows)
         rest = self.pending.num_rows - data.num_rows
         self.pending = self.pending.slice(data.num_rows) if rest else None
+        self.past += data.num_rows
         self.rows_in += data.num_rows
         if self.order is None:
             return self._count(Batch(data, None, START))
@@ -175,6 +221,17 @@ class Merging(Task):
         """The same."""
         return self.waiting_bytes
 
+    def snapshot(self) -> dict[str, Any]:
+        """Also the rows that wait for another input."""
+        return {**super().snapshot(), "ended": self.ended[:], "merger": self.merger.snapshot() if self.merger else None}
+
+    def restore(self, known: dict[str, Any]) -> None:
+        """Go on from there."""
+        super().restore(known)
+        self.ended = list(known["ended"])
+        if self.merger is not None:
+            self.merger.restore(known["merger"])
+
     def mark(self, port: int, batch: Batch) -> Watermark:
         """Return the watermark of the output once this batch is done."""
         if self.merger is not None:
@@ -213,6 +270,35 @@ class _Union(Merging):
         yield Batch(data, times, mark)
 
 
+class Fresh:
+    """Rows of one side of a join that no checkpoint has yet."""
+
+    def __init__(self, name: str, *, timed: bool) -> None:
+        self.name, self.timed = name, timed
+        self.end = 0  # the row behind the last one
+        self.batches: deque[tuple[int, pa.RecordBatch, np.ndarray | None]] = deque()
+
+    def add(self, step: Step, bound: int) -> None:
+        """Add rows; those below a bound are wanted no more."""
+        at = 0
+        for batch in step.batches:
+            if batch.num_rows:
+                times = step.times[at : at + batch.num_rows] if self.timed and step.times is not None else None
+                self.batches.append((self.end, batch, times))
+                self.end += batch.num_rows
+                at += batch.num_rows
+        while self.batches and self.batches[0][0] + self.batches[0][1].num_rows <= bound:
+            self.batches.popleft()
+
+    def take(self, keep: int) -> Rows:
+        """Hand them over."""
+        self.add(Step((), None), keep)
+        taken, self.batches = self.batches, deque()
+        first = taken[0][0] if taken else self.end
+        times = [times for _, _, times in taken if times is not None]
+        return Rows(self.name, first, keep, [batch for _, batch, _ in taken], np.concatenate(times) if times else None)
+
+
 class JoinTask(Merging):
     """What a join here and one on several cells share: steps out of what comes in."""
 
@@ -221,6 +307,51 @@ class JoinTask(Merging):
     def __init__(self, node: JoinNode) -> None:
         super().__init__(node, len(node.inputs))
         self.unmerged: list[list[Batch]] = [[], []]  # where nothing waits for another input
+        self.fresh: dict[str, Fresh] | None = None  # with checkpoints: rows that none of these has
+        self.nulls_before = 0  # of null keys, in rows before a restore
+
+    @property
+    def numbering(self) -> Numbering:
+        """What numbers its rows."""
+        raise NotImplementedError
+
+    def keep_rows(self) -> None:
+        """Keep new rows until a checkpoint has them."""
+        timed = [side for side in SIDES if self.numbering.windows[side].kind == "time"]
+        self.fresh = {side: Fresh(f"{self.node.name}: {side}", timed=side in timed) for side in self.sides}
+
+    @property
+    def sides(self) -> Sequence[str]:
+        """The streams that it stores: one, if it is joined to itself."""
+        return SIDES[:1] if self.node.spec.self_join else SIDES
+
+    def note(self, steps: dict[str, Step]) -> None:
+        """Remember new rows for the next checkpoint, before they are numbered."""
+        if self.fresh is not None:
+            for side, fresh in self.fresh.items():
+                fresh.add(steps[side], self.numbering.bounds[side])
+
+    def snapshot(self) -> dict[str, Any]:
+        """Also the windows. Nothing may be under way."""
+        assert self.fresh is not None
+        numbering = self.numbering.snapshot()
+        rows = {side: fresh.take(numbering["bounds"][side]) for side, fresh in self.fresh.items()}
+        return {**super().snapshot(), "numbering": numbering, "rows": rows, "nulls": self.null_keys}
+
+    def restore(self, known: dict[str, Any]) -> None:
+        """Go on from there: rows are numbered on, and indexes built anew from them."""
+        super().restore(known)
+        rows: dict[str, Rows] = known["rows"]
+        self.numbering.restore(known["numbering"], {side: (each.first, each.times) for side, each in rows.items()})
+        self.nulls_before = known["nulls"]
+        if self.fresh is not None:
+            for side, fresh in self.fresh.items():
+                fresh.end = rows[side].end
+        self.rebuild(rows)
+
+    def rebuild(self, rows: dict[str, Rows]) -> None:
+        """Store rows again."""
+        raise NotImplementedError
 
     def put(self, port: int, batch: Batch) -> None:
         """Take a batch of an input."""
@@ -249,9 +380,14 @@ class _Join(JoinTask):
         self.driver = JoinDriver(node.spec, sorted(columns), options.out_rows)
 
     @property
+    def numbering(self) -> Numbering:
+        """The driver's."""
+        return self.driver.numbering
+
+    @property
     def null_keys(self) -> int:
         """Of both sides."""
-        return sum(self.driver.null_keys().values())
+        return self.nulls_before + sum(self.driver.null_keys().values())
 
     @property
     def held_bytes(self) -> int:
@@ -263,6 +399,7 @@ class _Join(JoinTask):
         self.put(port, batch)
         left, right = self.steps()
         mark = self.mark(port, batch)
+        self.note({"left": left, "right": right})
         if left.rows or right.rows:
             for data, times in self.driver.step(left, right):
                 yield Batch(data, times, self.watermark)
@@ -271,6 +408,18 @@ class _Join(JoinTask):
         if mark > self.watermark:
             times = None if self.node.domain is None else np.empty(0, np.int64)
             yield Batch(empty_batch(self.driver.schema), times, mark)
+
+    def rebuild(self, rows: dict[str, Rows]) -> None:
+        """Store rows again."""
+        cell = self.driver.cell
+        for side, each in rows.items():
+            at = each.first
+            for batch in each.batches:
+                cell.rebuild(side, at, [batch])
+                at += batch.num_rows
+            if not each.batches:
+                cell.rebuild(side, at, [])
+        cell.expire(self.numbering.bounds)
 
 
 class _Window(Task):
@@ -287,6 +436,15 @@ class _Window(Task):
     def held_bytes(self) -> int:
         """Bytes of the windows that are open."""
         return self.windowed.nbytes
+
+    def snapshot(self) -> dict[str, Any]:
+        """Also the windows that are open."""
+        return {**super().snapshot(), "windowed": self.windowed.snapshot()}
+
+    def restore(self, known: dict[str, Any]) -> None:
+        """Go on from there."""
+        super().restore(known)
+        self.windowed.restore(known["windowed"])
 
     def process(self, port: int, batch: Batch) -> Iterator[Batch]:
         """Yield the windows that are complete."""
@@ -309,6 +467,15 @@ class _Process(Task):
         """Bytes of the timers."""
         return self.machine.nbytes
 
+    def snapshot(self) -> dict[str, Any]:
+        """Also what the operator says that it remembers."""
+        return {**super().snapshot(), "machine": self.machine.snapshot()}
+
+    def restore(self, known: dict[str, Any]) -> None:
+        """Go on from there."""
+        super().restore(known)
+        self.machine.restore(known["machine"])
+
     def process(self, port: int, batch: Batch) -> Iterator[Batch]:
         """Yield what the operator makes of the rows, and of timers that are due."""
         for data, times in self.machine.take(batch):
@@ -323,7 +490,11 @@ EPOCH_ROWS = 1_000_000
 
 
 class SinkTask(Task):
-    """Rows into a sink, in epochs."""
+    """Rows into a sink, in epochs.
+
+    Without checkpoints an epoch ends when `commit` is called. With them it is what comes between two of them: `prepare`
+    ends it, and `announce` commits it once the checkpoint is durable.
+    """
 
     node: WriteNode
 
@@ -332,12 +503,22 @@ class SinkTask(Task):
         self.writer: Writer | None = None
         self.lineage = ""
         self.epoch = self.part = self.staged = 0
+        self.outlives = False  # with checkpoints
+        self.known: Any = None  # what the writer is to go on from
+        self.schema: pa.Schema | None = None
+        self.pending: deque[tuple[int, int, pa.RecordBatch]] = (
+            deque()
+        )  # staged, not committed, and not kept by the sink
 
     def open(self, schema: pa.Schema | None, lineage: str) -> None:
         """Open the sink; without a schema yet, with the first rows."""
         self.lineage = lineage
-        if schema is not None:
-            self.writer = self.node.sink.writer(schema, lineage)
+        self.schema = schema if schema is not None else self.schema
+        if self.schema is not None:
+            known = (self.known,) if self.outlives else ()
+            self.writer = self.node.sink.writer(self.schema, lineage, *known)
+            for epoch, part, batch in self.pending:
+                self.writer.stage(batch, epoch, part)
 
     def process(self, port: int, batch: Batch) -> Iterator[Batch]:
         """Stage the rows. Nothing leaves a sink."""
@@ -347,9 +528,11 @@ class SinkTask(Task):
                 self.open(batch.data.schema, self.lineage)
             assert self.writer is not None
             self.writer.stage(batch.data, self.epoch, self.part)
+            if self.outlives and not hasattr(self.writer, "prepare"):
+                self.pending.append((self.epoch, self.part, batch.data))
             self.part += 1
             self.staged += batch.num_rows
-            if self.staged >= EPOCH_ROWS:
+            if self.staged >= EPOCH_ROWS and not self.outlives:
                 self.commit()
         self.watermark = batch.watermark
         return iter(())
@@ -361,6 +544,30 @@ class SinkTask(Task):
         if self.writer is not None and (self.part or last):
             self.writer.commit(self.epoch)
             self.epoch, self.part, self.staged = self.epoch + 1, 0, 0
+
+    def prepare(self, number: int) -> tuple[dict[str, Any], list[str]]:
+        """End the epoch of a checkpoint; return what that must know, and the files that must be durable for it."""
+        known, files = self.known, []
+        if self.writer is not None and hasattr(self.writer, "prepare"):
+            known, files = self.writer.prepare(number)
+            known = replaced(known, Rows, lambda rows: replace(rows, name=f"{self.node.name}: {rows.name}"))
+        schema = None if self.schema is None else empty_batch(self.schema)
+        self.epoch, self.part, self.staged = number + 1, 0, 0
+        return {**self.snapshot(), "schema": schema, "writer": known, "pending": list(self.pending)}, files
+
+    def announce(self, number: int) -> None:
+        """A checkpoint is durable: show what was staged up to it."""
+        if self.writer is not None:
+            self.writer.commit(number)
+        while self.pending and self.pending[0][0] <= number:
+            self.pending.popleft()
+
+    def restore(self, known: dict[str, Any]) -> None:
+        """Go on from there; `open` comes later."""
+        super().restore(known)
+        self.known = known["writer"]
+        self.schema = None if known["schema"] is None else known["schema"].schema
+        self.pending = deque((epoch, part, batch) for epoch, part, batch in known["pending"])
 
 
 def make_task(node: Node, columns: set[str], options: Options) -> Task:

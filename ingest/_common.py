@@ -14,6 +14,7 @@ __all__ = [
 
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from typing import Any
 
 import pyarrow as pa
 
@@ -134,15 +135,19 @@ def _joined(pieces: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
 
 
 class BatchReader:
-    """A reader over a generator of batches.
+    """A reader over a generator of batches, each with the position behind it; `say` puts that into plain values.
 
     Invariant: after an error every `read` raises that error again. A generator that raised is exhausted, so
     that without this the next call would take the failure for the end of the data.
     """
 
-    def __init__(self, batches: Generator[pa.RecordBatch, None, None], where: str) -> None:
-        self._batches = batches
+    def __init__(
+        self, batches: Generator[tuple[pa.RecordBatch, Any], None, None], where: str, position: Any,
+        say: Callable[[Any], Any] = lambda position: position,
+    ) -> None:  # fmt: skip
+        self._batches, self._say = batches, say
         self._where = where
+        self._position = position
         self._failure: DovetailError | None = None
 
     def read(self) -> pa.RecordBatch | EndOfSource:
@@ -150,10 +155,18 @@ class BatchReader:
         if self._failure is not None:
             raise self._failure
         try:
-            return next(self._batches, END_OF_SOURCE)
+            found = next(self._batches, END_OF_SOURCE)
         except DovetailError as failure:
             self._failure = failure
             raise
+        if found is END_OF_SOURCE:
+            return END_OF_SOURCE
+        batch, self._position = found
+        return batch
+
+    def position(self) -> Any:
+        """Say where the next `read` goes on."""
+        return self._say(self._position)
 
     def close(self) -> None:
         """Close whatever file the generator has open."""
@@ -182,6 +195,10 @@ class Pending:
             its_epoch, part, batch = self._queue[0]
             give(batch, its_epoch, part)
             self._queue.popleft()
+
+    def batches(self) -> list[pa.RecordBatch]:
+        """Return what is staged."""
+        return [batch for _, _, batch in self._queue]
 
     def drop(self) -> None:
         """Forget what is staged."""

@@ -22,8 +22,10 @@ import contextlib
 import glob
 import io
 import os
+import zlib
+from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.csv as pacsv
@@ -111,6 +113,10 @@ def csv(
     return CsvFiles(path, batch_rows, schema, overwrite, delimiter, column_types)
 
 
+MARK_BYTES = 1 << 16
+"""Bytes at both ends of a file by which it is told from others: a Parquet file's end says what is in all of it."""
+
+
 class Files(abc.ABC):
     """What files of both kinds have in common; the kinds say how one file is read and written."""
 
@@ -162,17 +168,71 @@ class Files(abc.ABC):
             return name
         return f"{name} ({self._count:,} {'file' if self._count == 1 else 'files'})"
 
-    def reader(self, columns: Sequence[str] | None) -> Reader:
-        """Start reading the files from the first."""
-        wanted = pick(self.schema, columns, f"{self.kind} {self.path!r}")
-        return BatchReader(self._read(self._files(), wanted), f"{self.kind} {self.path!r}")
+    @property
+    def replayable(self) -> bool:
+        """True: files stay as they are."""
+        return True
 
-    def writer(self, schema: pa.Schema, lineage: str) -> Writer:
+    def reader(self, columns: Sequence[str] | None, position: Any = None) -> Reader:
+        """Start reading the files from the first, or from a position."""
+        where = f"{self.kind} {self.path!r}"
+        wanted, files = pick(self.schema, columns, where), self._files()
+        start = {"done": [], "current": None, "row": 0} if position is None else position
+        self._check_position(files, start)
+        return BatchReader(self._read(files, wanted, start), where, start)
+
+    def writer(self, schema: pa.Schema, lineage: str, known: Any = None) -> Writer:
         """Start writing files into the folder."""
         self._known = None  # what lies in the folder is about to change
         return FolderWriter(
-            self.path, self.kind, lambda file: self._new_file(file, schema), schema, lineage, self._overwrite
+            self.path, self.kind, lambda file: self._new_file(file, schema), schema, lineage, self._overwrite, known
         )
+
+    def _check_position(self, files: list[str], position: Any) -> None:
+        """Raise if the files that were read, or begun, are not those that there are now."""
+        begun = [mark for mark, _ in position["done"]] + [position["current"]] * bool(position["row"])
+        for at, (name, size, crc) in enumerate(begun):
+            found = _mark(self.kind, files[at]) if at < len(files) else None
+            if found != [name, size, crc]:
+                now = "there is none" if found is None else f"there is {found[0]!r} of {found[1]:,} bytes"
+                now = "its contents have changed" if found is not None and found[:2] == [name, size] else now
+                raise SourceError(
+                    f"{self.kind} {self.path!r}: file {at + 1} was {name!r} of {size:,} bytes when it was read before, "
+                    f"and now {now}; put the files back, or begin in another checkpoint folder"
+                )
+
+    def _read(
+        self, files: list[str], wanted: pa.Schema, start: Any
+    ) -> Generator[tuple[pa.RecordBatch, Any], None, None]:
+        """Read these columns of the files, one file after another, each batch with the position behind it."""
+        done = list(start["done"])
+        passed, ends = len(done), deque[tuple[list[Any], int]]()  # of files that were read: marks, and rows up to there
+        marks = {}
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            skip, until = start["row"], 0
+            for path in files[passed:]:
+                marks[path] = _mark(self.kind, path)
+                until += skip
+                for batch in self._read_file(path, wanted, skip):
+                    until += batch.num_rows
+                    yield batch
+                ends.append((marks[path], until))
+                skip = 0
+
+        row, before = start["row"], 0
+        for batch in self._in_cuts(batches()):
+            row += batch.num_rows
+            while ends and ends[0][1] <= row:
+                mark, until = ends.popleft()
+                done = [*done, [mark, until - before]]
+                before = until
+            left = row - before
+            current = marks[files[len(done)]] if left else None
+            yield batch, {"done": done, "current": current, "row": left}
+
+    def _in_cuts(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return batches
 
     def check(self, schema: pa.Schema) -> None:
         """Raise a FlowError if rows of this schema can never be written there."""
@@ -187,7 +247,7 @@ class Files(abc.ABC):
         for field in schema:
             self._check_column(field)
         try:
-            problem = folder_problem(self.path, self.kind, self._overwrite)
+            problem = folder_problem(self.path, self.kind, self._overwrite, may_go_on=True)
         except OSError as failure:
             problem = f"{self.path!r} cannot be looked at: {failure.strerror}; give another path"
         if problem:
@@ -215,8 +275,8 @@ class Files(abc.ABC):
         """Say the schema of every file; `files` may be empty only if it was given."""
 
     @abc.abstractmethod
-    def _read(self, files: list[str], wanted: pa.Schema) -> Generator[pa.RecordBatch, None, None]:
-        """Read these columns of the files, one file after another."""
+    def _read_file(self, path: str, wanted: pa.Schema, skip: int) -> Iterator[pa.RecordBatch]:
+        """Read these columns of a file, but for some rows at its beginning."""
 
     @abc.abstractmethod
     def _new_file(self, file: BinaryIO, schema: pa.Schema) -> RowFile:
@@ -246,12 +306,18 @@ class ParquetFiles(Files):
         check_unique(f"parquet file {files[0]!r}", schema, SourceError)
         return schema
 
-    def _read(self, files: list[str], wanted: pa.Schema) -> Generator[pa.RecordBatch, None, None]:
-        for path in files:
-            with _reading("parquet", path), pq.ParquetFile(path) as file:
-                self._compare(path, file.schema_arrow)
-                for batch in file.iter_batches(self._batch_rows, columns=wanted.names):
-                    yield fit(batch, wanted, f"parquet file {path!r}", SourceError)
+    def _read_file(self, path: str, wanted: pa.Schema, skip: int) -> Iterator[pa.RecordBatch]:
+        with _reading("parquet", path), pq.ParquetFile(path) as file:
+            self._compare(path, file.schema_arrow)
+            group = 0
+            while group < file.num_row_groups and skip >= file.metadata.row_group(group).num_rows:
+                skip -= file.metadata.row_group(group).num_rows
+                group += 1
+            groups = range(group, file.num_row_groups)
+            for batch in file.iter_batches(self._batch_rows, row_groups=groups, columns=wanted.names):
+                skip, rest = max(0, skip - batch.num_rows), batch.slice(skip)
+                if rest.num_rows:
+                    yield fit(rest, wanted, f"parquet file {path!r}", SourceError)
 
     def _new_file(self, file: BinaryIO, schema: pa.Schema) -> RowFile:
         return pq.ParquetWriter(file, schema)
@@ -290,11 +356,10 @@ class CsvFiles(Files):
                 raise SchemaError(f"csv: column_types= names {name!r}; {nearest(name, schema.names)}")
         return schema
 
-    def _read(self, files: list[str], wanted: pa.Schema) -> Generator[pa.RecordBatch, None, None]:
-        batches = (batch for path in files for batch in self._read_file(path, wanted))
-        yield from recut(batches, self._batch_rows)
+    def _in_cuts(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return recut(batches, self._batch_rows)
 
-    def _read_file(self, path: str, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def _read_file(self, path: str, wanted: pa.Schema, skip: int) -> Iterator[pa.RecordBatch]:
         types = {field.name: field.type for field in self.schema}
         # First with every column, to see the header; then with those that are wanted, which are parsed alone.
         with self._opened(path, types) as reader:
@@ -302,7 +367,9 @@ class CsvFiles(Files):
             columns = len(reader.schema)
         with self._opened(path, types, wanted.names, columns) as reader, _reading("csv", path):
             for batch in reader:
-                yield fit(batch, wanted, f"csv file {path!r}", SourceError)
+                skip, rest = max(0, skip - batch.num_rows), batch.slice(skip)
+                if rest.num_rows:
+                    yield fit(rest, wanted, f"csv file {path!r}", SourceError)
 
     @contextlib.contextmanager
     def _opened(
@@ -361,6 +428,15 @@ class _CsvWriter:
 
 def _plain(kind: pa.DataType) -> pa.DataType:
     return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+def _mark(kind: str, path: str) -> list[Any]:
+    """Return what tells a file from others: its name, its length, and a checksum of its ends."""
+    with _reading(kind, path), open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        crc = zlib.crc32(file.read(MARK_BYTES))
+        file.seek(max(0, size - MARK_BYTES))
+        return [os.path.basename(path), size, zlib.crc32(file.read(MARK_BYTES), crc)]
 
 
 @contextlib.contextmanager

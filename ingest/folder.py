@@ -27,12 +27,12 @@ import contextlib
 import errno
 import os
 import re
-import shutil
 from collections.abc import Callable, Iterator
-from typing import BinaryIO, Protocol
+from typing import Any, BinaryIO, Protocol
 
 import pyarrow as pa
 
+from ..disk import Disk
 from ..errors import SinkError
 
 GROUP_ROWS = 1 << 20
@@ -49,6 +49,9 @@ FILE_BYTES = 128 << 20
 
 STAGING = ".staging-"
 
+LINEAGE = ".lineage-"
+"""An empty file that says whose output a folder holds, of a run that can be gone on with."""
+
 
 class RowFile(Protocol):
     """What writes rows into an open file: a `ParquetWriter` or a `CSVWriter`."""
@@ -60,8 +63,11 @@ class RowFile(Protocol):
         """Write what stands at the end of a file; the file itself stays open."""
 
 
-def folder_problem(path: str, extension: str, overwrite: bool) -> str:
-    """Say why a new output cannot go into this folder, or return "". Looks, and changes nothing."""
+def folder_problem(path: str, extension: str, overwrite: bool, *, may_go_on: bool = False) -> str:
+    """Say why a new output cannot go into this folder, or return "". Looks, and changes nothing.
+
+    `may_go_on`: the output of a run with checkpoints is no problem, as this run may go on with it.
+    """
     if os.path.lexists(path) and not os.path.isdir(path):
         return f"{path!r} is a file, and the output is a folder of parts; give another path"
     if not os.path.isdir(path):
@@ -76,6 +82,8 @@ def folder_problem(path: str, extension: str, overwrite: bool) -> str:
             + (f" and {len(foreign) - 1} more" if foreign[1:] else "")
             + ", which this sink did not write and will not delete; give a folder of its own"
         )
+    if may_go_on and any(name.startswith(LINEAGE) for name in os.listdir(path)):
+        return ""
     if names and not overwrite:
         return (
             f"the folder {path!r} holds the output of another run ({names[0]!r}"
@@ -124,7 +132,11 @@ class FolderWriter:
         schema: pa.Schema,
         lineage: str,
         overwrite: bool,
+        known: Any = None,
+        disk: Disk | None = None,
     ) -> None:
+        self._disk = Disk() if disk is None else disk
+        self._lineage, self._outlives = lineage, known is not None
         self._path, self._extension, self._schema = path, extension, schema
         self._new_file = new_file
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", lineage):
@@ -142,24 +154,71 @@ class FolderWriter:
         self._committed: int | None = None
         self._files = 0  # that are in the folder
         self._ended = False
-        self._prepare(overwrite)
+        if known:
+            self._resume(known)
+        else:
+            self._begin(overwrite)
 
-    def _prepare(self, overwrite: bool) -> None:
+    def _resume(self, known: Any) -> None:
+        """Go on from a checkpoint: what it has is shown, what came after it is taken back."""
+        disk, folder = self._disk, self._path
+        with self._errors("resuming", folder):
+            marks = [name for name in disk.names(folder) if name.startswith(LINEAGE)]
+            if marks != [LINEAGE + self._lineage]:
+                what = "is gone" if not disk.exists(folder) else "holds the output of another run"
+                raise SinkError(
+                    f"{self._extension} sink: the folder {folder!r} {what}, and the checkpoint wants to go on in what "
+                    "this run has written there; put it back, or begin anew in another checkpoint folder"
+                )
+            self._files, self._committed = known["files"], known["committed"]
+            wanted = {name: epoch for epoch, name in known["staged"]}
+            last = max([known["epoch"], *wanted.values()])
+            for name in disk.names(folder):
+                if _is_part(name, self._extension) and int(name.split("-")[1]) > last:
+                    disk.remove(os.path.join(folder, name))
+            shown = set(disk.names(folder))
+            disk.make_folder(self._staging)
+            staged = set(disk.names(self._staging))
+            for name in sorted(staged - set(wanted)):
+                disk.remove(os.path.join(self._staging, name))
+            for name, epoch in wanted.items():
+                if name in shown:
+                    self._files += 1
+                elif name in staged:
+                    self._staged.append((epoch, name))
+                else:
+                    raise SinkError(
+                        f"{self._extension} sink {folder!r}: {name!r} was staged for epoch {epoch}, and is gone; the "
+                        "output cannot be completed: begin anew in other folders"
+                    )
+
+    def prepare(self, epoch: int) -> tuple[Any, list[str]]:
+        """Complete what is staged; return what a checkpoint must know, and the files that must be durable for it."""
+        with self._errors("writing", self._path):
+            self._complete(sync=False)
+        staged = [(at, name) for at, name in self._staged]
+        known = {"epoch": epoch, "staged": staged, "files": self._files, "committed": self._committed}
+        return known, [*(os.path.join(self._staging, name) for _, name in staged)]
+
+    def _begin(self, overwrite: bool) -> None:
         with self._errors("preparing", self._path):
             problem = folder_problem(self._path, self._extension, overwrite)
             if problem:
                 raise SinkError(f"{self._extension} sink: {problem}")
-            os.makedirs(self._path, exist_ok=True)
-            for name in sorted(os.listdir(self._path)) if overwrite else ():
+            disk = self._disk
+            disk.make_folder(self._path)
+            for name in disk.names(self._path) if overwrite else ():
                 old = os.path.join(self._path, name)
-                if _is_part(name, self._extension):
-                    os.remove(old)
+                if _is_part(name, self._extension) or name.startswith(LINEAGE):
+                    disk.remove(old)
                 elif name.startswith(STAGING):
-                    shutil.rmtree(old)
-            if os.path.isdir(self._staging):  # left by a run that was killed: no commit can name it any more
-                shutil.rmtree(self._staging)
-            os.mkdir(self._staging)
-            _sync(os.path.dirname(os.path.abspath(self._path)))
+                    disk.remove_folder(old)
+            disk.remove_folder(self._staging)  # left by a run that was killed: no commit can name it any more
+            disk.make_folder(self._staging)
+            if self._outlives:
+                disk.create(os.path.join(self._path, LINEAGE + self._lineage)).close()
+                disk.sync_folder(self._path)
+            disk.sync_folder(os.path.dirname(os.path.abspath(self._path)))
 
     def stage(self, batch: pa.RecordBatch, epoch: int, part: int) -> None:
         """Write rows, or gather them; nobody sees them."""
@@ -188,17 +247,20 @@ class FolderWriter:
             moved += 1
         if moved:
             with self._errors("making durable", self._path):
-                _sync(self._path)
+                self._disk.sync_folder(self._path)
         self._files += moved
         self._committed = epoch if self._committed is None else max(epoch, self._committed)
 
     def abort(self) -> None:
-        """Remove everything that was staged and not committed."""
+        """Remove everything that was staged and not committed; what a checkpoint may have, `_resume` sees to."""
         self._ended = True
         self._forget()
+        if not self._outlives:
+            self._remove_staging()
+
+    def _remove_staging(self) -> None:
         with self._errors("removing", self._staging):
-            if os.path.isdir(self._staging):
-                shutil.rmtree(self._staging)
+            self._disk.remove_folder(self._staging)
 
     def close(self) -> None:
         """End the output: a run that committed without a row leaves its schema; then staging goes."""
@@ -207,6 +269,8 @@ class FolderWriter:
             self._epoch, self._number = self._committed, 0
             self._write()
             self.commit(self._committed)
+        if not self._ended:
+            self._remove_staging()
         self.abort()
 
     def _forget(self) -> None:
@@ -225,13 +289,13 @@ class FolderWriter:
             table = pa.Table.from_batches(self._waiting, self._schema)
             self._waiting, self._rows, self._bytes = [], 0, 0
             if self._part is None:
-                self._part = _Part(os.path.join(self._staging, name), self._new_file)
+                self._part = _Part(os.path.join(self._staging, name), self._new_file, self._disk)
             self._part.write(table)
         if self._part.rows >= FILE_ROWS or self._part.file.tell() >= FILE_BYTES:
             self._complete()
 
-    def _complete(self) -> None:
-        """Complete the open file, so that it can be committed."""
+    def _complete(self, *, sync: bool = True) -> None:
+        """Complete the open file, so that it can be committed; durably, unless somebody else sees to that."""
         if self._waiting:
             self._write()
         if self._part is None:
@@ -239,7 +303,7 @@ class FolderWriter:
         assert self._epoch is not None
         name = os.path.basename(self._part.path)
         with self._errors("writing", name):
-            self._part.complete()
+            self._part.complete(sync=sync)
         self._part = None
         self._staged.append((self._epoch, name))
         self._number += 1
@@ -247,13 +311,13 @@ class FolderWriter:
     def _show(self, name: str) -> None:
         """Rename one complete file into the folder."""
         target = os.path.join(self._path, name)
-        if os.path.lexists(target):
+        if self._disk.exists(target):
             raise SinkError(
                 f"{self._extension} sink {self._path!r}: {name!r} has appeared in the folder since the run "
                 f"began; another run writes there. Give each run a folder of its own"
             )
         with self._errors("moving into place", name):
-            os.replace(os.path.join(self._staging, name), target)
+            self._disk.rename(os.path.join(self._staging, name), target)
 
     @contextlib.contextmanager
     def _errors(self, doing: str, what: str) -> Iterator[None]:
@@ -277,10 +341,10 @@ class _Part:
     keep their errno, and what was written can be made durable before it is renamed.
     """
 
-    def __init__(self, path: str, new_file: Callable[[BinaryIO], RowFile]) -> None:
-        self.path = path
+    def __init__(self, path: str, new_file: Callable[[BinaryIO], RowFile], disk: Disk) -> None:
+        self.path, self.disk = path, disk
         self.rows = 0
-        self.file: BinaryIO = open(path, "xb")  # noqa: SIM115 - closed by complete or give_up
+        self.file: BinaryIO = disk.create(path)
         try:
             self._writer = new_file(self.file)
         except BaseException:
@@ -292,12 +356,12 @@ class _Part:
         self._writer.write_table(table)
         self.rows += table.num_rows
 
-    def complete(self) -> None:
-        """Write the end, and make the file durable."""
+    def complete(self, *, sync: bool) -> None:
+        """Write the end, and make the file durable, if that is asked for."""
         self._writer.close()
-        self.file.flush()
-        os.fsync(self.file.fileno())
         self.file.close()
+        if sync:
+            self.disk.sync(self.path)
 
     def give_up(self) -> None:
         """Close without caring for the contents: the file is about to be removed."""
@@ -305,12 +369,3 @@ class _Part:
             # The same full disk that brought us here may refuse the rest of the file too.
             with contextlib.suppress(OSError, ValueError, pa.ArrowException):
                 close()
-
-
-def _sync(folder: str) -> None:
-    """Make the names in a folder durable."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -6,14 +6,21 @@ run reads the same. Arrow data are not copied; batches are slices of what was gi
 
 __all__ = ["memory"]
 
+import zlib
 from collections.abc import Generator, Iterable, Sequence
+from functools import cached_property
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
-from ..errors import FlowError, SchemaError
+from ..batch import take_rows
+from ..errors import FlowError, SchemaError, SourceError
 from ..operators.contracts import Reader
 from ._common import BatchReader, check_positive, check_unique, difference, fit, pick
+
+DIGEST_ROWS = 256
+"""Rows that a checksum is made of: to make it of all would cost more than to read them."""
 
 
 def memory(data: Any, batch_rows: int = 65_536, *, schema: pa.Schema | None = None) -> "MemorySource":
@@ -54,19 +61,53 @@ class MemorySource:
         """The schema of every batch."""
         return self._schema
 
+    @property
+    def replayable(self) -> bool:
+        """True: rows stay where they are."""
+        return True
+
     def describe(self) -> str:
         """Name it in a plan."""
         rows = sum(batch.num_rows for batch in self._batches)
         return f"memory ({_count(len(self._batches), 'batch', 'batches')}, {_count(rows, 'row', 'rows')})"
 
-    def reader(self, columns: Sequence[str] | None) -> Reader:
-        """Start at the first row; only these columns come."""
+    def reader(self, columns: Sequence[str] | None, position: Any = None) -> Reader:
+        """Start at the first row, or a later one; only these columns come."""
         names = pick(self._schema, columns, "memory").names
-        return BatchReader(self._read(names), "memory")
+        if position is not None and position != self._position(position["row"]):
+            raise SourceError(
+                f"memory: {self._rows:,} rows, and the checkpoint that is gone on from was made over "
+                f"{position['of']:,} others; give the same data again, or begin in another folder"
+            )
+        start = 0 if position is None else position["row"]
+        return BatchReader(self._read(names, start), "memory", start, self._position)
 
-    def _read(self, names: list[str]) -> Generator[pa.RecordBatch, None, None]:
+    def _read(self, names: list[str], start: int) -> Generator[tuple[pa.RecordBatch, int], None, None]:
+        at = 0
         for batch in self._batches:
-            yield batch.select(names)
+            skip, at = max(0, start - at), at + batch.num_rows
+            if skip < batch.num_rows:
+                yield batch.select(names).slice(skip), at
+
+    def _position(self, row: int) -> dict[str, int]:
+        return {"row": row, "of": self._rows, "digest": self._digest}
+
+    @cached_property
+    def _rows(self) -> int:
+        return sum(batch.num_rows for batch in self._batches)
+
+    @cached_property
+    def _digest(self) -> int:
+        """A checksum of some rows, from the first to the last: enough to tell other data."""
+        some = np.unique(np.linspace(0, max(0, self._rows - 1), DIGEST_ROWS).astype(np.int64))
+        crc, at = zlib.crc32(str(self._schema).encode()), 0
+        for batch in self._batches:
+            mine = some[(some >= at) & (some < at + batch.num_rows)] - at
+            at += batch.num_rows
+            if len(mine):
+                for column in take_rows(batch, mine).columns:
+                    crc = zlib.crc32(column.to_string(window=DIGEST_ROWS).encode(), crc)
+        return crc
 
 
 def _count(number: int, one: str, many: str) -> str:

@@ -15,6 +15,7 @@ Invariants
 __all__ = ["sink", "source"]
 
 import contextlib
+import json
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -36,7 +37,9 @@ def source(cls: type) -> "Factory":
       to see it);
     - `read(self)`: the next `RecordBatch` or `Table`; None (or one without rows) when there is nothing now;
       `dt.END_OF_SOURCE` after the last row. It should return soon: while it waits everything waits.
-    - `close(self)`, if there is something to give back.
+    - `close(self)`, if there is something to give back;
+    - `position(self)` and `seek(self, position)`, if a flow is to go on after a stop (`run(checkpoint=…)`): where the
+      next `read` goes on, in values that JSON can say; and to go on there, with the same rows as before.
 
     >>> import pyarrow as pa, dovetail as dt
     >>> @dt.source
@@ -53,6 +56,9 @@ def source(cls: type) -> "Factory":
     >>> countdown.reader(None).read().to_pydict()
     {'left': [1]}
     """
+    has = [name for name in ("position", "seek") if callable(getattr(cls, name, None))]
+    if len(has) == 1:
+        raise FlowError(f"source: {cls.__qualname__} has {has[0]}, and needs position and seek, or neither")
     return Factory(cls, OwnSource, source, ("read",))
 
 
@@ -107,10 +113,19 @@ class OwnSource(Own):
         """Name it in a plan."""
         return f"source {self._name}"
 
-    def reader(self, columns: Sequence[str] | None) -> Reader:
+    @property
+    def replayable(self) -> bool:
+        """Whether the class has `position` and `seek`."""
+        return callable(getattr(self._factory.cls, "seek", None))
+
+    def reader(self, columns: Sequence[str] | None, position: Any = None) -> Reader:
         """Make a fresh instance; it is not told the columns, and gives all of them."""
-        schema = self.schema
-        return _OwnReader(self._instance(), schema, self._name)
+        schema, instance = self.schema, self._instance()
+        if position is None:
+            return _OwnReader(instance, schema, self._name)
+        with _closed_after_failure(instance, self._name):
+            call_user(instance.seek, position["own"], name=f"{self._name}.seek")
+        return _OwnReader(instance, schema, self._name, position["skip"])
 
 
 class _OwnReader:
@@ -119,20 +134,56 @@ class _OwnReader:
     After an error, `read` raises it again; after the end, it says so again and asks the object no more.
     """
 
-    def __init__(self, instance: Any, schema: pa.Schema, name: str) -> None:
+    def __init__(self, instance: Any, schema: pa.Schema, name: str, skip: int = 0) -> None:
         self._instance, self._schema, self._name = instance, schema, name
+        self._replayable = hasattr(instance, "seek")
+        self._skip = skip  # rows that are read again, and were handed on before
+        self._before: Any = None  # the object's position before the rows in `_rest` and those of them handed on
+        self._given = 0  # how many these are
         self._rest: deque[pa.RecordBatch] = deque()  # of a table of several chunks
         self._over: EndOfSource | Exception | None = None
 
     def read(self) -> pa.RecordBatch | EndOfSource | None:
         """Return the next rows, None if there are none now, or `END_OF_SOURCE`."""
+        while (batch := self._read()) is not None and batch is not END_OF_SOURCE and self._skip and batch.num_rows:
+            assert isinstance(batch, pa.RecordBatch)
+            self._skip, batch = max(0, self._skip - batch.num_rows), batch.slice(self._skip)
+            if batch.num_rows:
+                return batch
+        if batch is END_OF_SOURCE and self._skip:
+            raise SourceError(
+                f"source {self._name}: it ends {self._skip:,} rows before the place that the checkpoint has noted; "
+                "give the same rows again, or begin in another folder"
+            )
+        return batch
+
+    def position(self) -> Any:
+        """Say where the next `read` goes on."""
         if self._rest:
+            return {"own": self._before, "skip": self._given}
+        return {"own": self._own_position(), "skip": self._skip}
+
+    def _own_position(self) -> Any:
+        found = call_user(self._instance.position, name=f"{self._name}.position")
+        try:
+            return json.loads(json.dumps(found))
+        except (TypeError, ValueError) as error:
+            raise UserFunctionError(
+                f"source {origin(self._instance.position)} returned {found!r}, which JSON cannot say ({error}); return "
+                "numbers, texts, lists and dicts of them"
+            ) from error
+
+    def _read(self) -> pa.RecordBatch | EndOfSource | None:
+        if self._rest:
+            self._given += self._rest[0].num_rows
             return self._rest.popleft()
         if isinstance(self._over, Exception):
             raise self._over
         if self._over is not None:
             return self._over
         try:
+            if self._replayable:
+                self._before = self._own_position()
             given = call_user(self._instance.read, name=f"{self._name}.read")
             if given is END_OF_SOURCE:
                 self._over = END_OF_SOURCE
@@ -153,7 +204,10 @@ class _OwnReader:
             raise SourceError(f"{where} returned rows unlike its schema: {how}; cast them, or declare it so")
         batches = given.to_batches() if isinstance(given, pa.Table) else [given]
         self._rest.extend(fit(batch, self._schema, where, SourceError) for batch in batches)
-        return self._rest.popleft() if self._rest else empty_batch(self._schema)
+        if not self._rest:
+            return empty_batch(self._schema)
+        self._given = self._rest[0].num_rows
+        return self._rest.popleft()
 
     def close(self) -> None:
         """Close the object, if it can be closed."""
@@ -182,7 +236,7 @@ class OwnSink(Own):
         check_unique(f"sink {self._name}", schema, SchemaError)
         _ = self.transactional
 
-    def writer(self, schema: pa.Schema, lineage: str) -> Writer:
+    def writer(self, schema: pa.Schema, lineage: str, known: Any = None) -> Writer:
         """Make a fresh instance, and open it if it can be opened."""
         instance = self._instance()
         if hasattr(instance, "open"):

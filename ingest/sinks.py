@@ -18,7 +18,7 @@ from typing import Any, TextIO
 import pyarrow as pa
 
 from ..errors import DovetailError, FlowError, SinkError
-from ..operators.contracts import Delivery, Writer
+from ..operators.contracts import Delivery, Rows, Writer
 from ..operators.own import call_user, origin
 from ._common import Pending, check_positive
 
@@ -90,9 +90,12 @@ class Collect(_Sink):
     def __init__(self) -> None:
         self._run: _CollectWriter | None = None
 
-    def writer(self, schema: pa.Schema, lineage: str) -> Writer:
-        """Start anew: what an earlier run gave is forgotten."""
+    def writer(self, schema: pa.Schema, lineage: str, known: Any = None) -> Writer:
+        """Start anew, or with what was committed before the checkpoint that is gone on from."""
         self._run = _CollectWriter(schema)
+        if known:
+            self._run.batches = list(known.batches)
+            self._run.prepared = known.end
         return self._run
 
     def table(self, *, partial: bool = False) -> pa.Table:
@@ -118,12 +121,24 @@ class _CollectWriter(_Queue):
         super().__init__()
         self.schema = schema
         self.batches: list[pa.RecordBatch] = []
+        self.prepared = 0  # rows that a checkpoint has
         self.aborted = False
 
     @property
     def rows(self) -> int:
         """How many rows were committed."""
         return sum(batch.num_rows for batch in self.batches)
+
+    def prepare(self, epoch: int) -> tuple[Any, list[str]]:
+        """Have a checkpoint keep the rows: those of this epoch too."""
+        batches, at = [], 0
+        for batch in [*self.batches, *self._pending.batches()]:
+            if at >= self.prepared:
+                batches.append(batch)
+            at += batch.num_rows
+        rows = Rows("collected", self.prepared, 0, batches)
+        self.prepared = at
+        return rows, []
 
     def abort(self) -> None:
         """Mark the run as failed."""
@@ -153,9 +168,9 @@ class Null(_Sink):
     def __init__(self) -> None:
         self.rows = 0
 
-    def writer(self, schema: pa.Schema, lineage: str) -> Writer:
-        """Count from 0 on."""
-        self.rows = 0
+    def writer(self, schema: pa.Schema, lineage: str, known: Any = None) -> Writer:
+        """Count from 0 on, or from where a checkpoint has counted to."""
+        self.rows = known["rows"] if known else 0
         return _NullWriter(self)
 
 
@@ -163,6 +178,10 @@ class _NullWriter(_Queue):
     def __init__(self, spec: Null) -> None:
         super().__init__()
         self._spec = spec
+
+    def prepare(self, epoch: int) -> tuple[Any, list[str]]:
+        """Have a checkpoint keep the count."""
+        return {"rows": self._spec.rows + sum(batch.num_rows for batch in self._pending.batches())}, []
 
     def _deal(self, batch: pa.RecordBatch, epoch: int, part: int) -> None:
         self._spec.rows += batch.num_rows
@@ -217,7 +236,7 @@ class Call(_Sink):
         """Name it in a plan."""
         return f"call {origin(self._fn)}"
 
-    def writer(self, schema: pa.Schema, lineage: str) -> Writer:
+    def writer(self, schema: pa.Schema, lineage: str, known: Any = None) -> Writer:
         """Call for the batches of this run."""
         return _CallWriter(self._fn, self._takes, lineage)
 
@@ -270,7 +289,7 @@ class Show(_Sink):
         """Name it in a plan."""
         return f"show {self._n}"
 
-    def writer(self, schema: pa.Schema, lineage: str) -> Writer:
+    def writer(self, schema: pa.Schema, lineage: str, known: Any = None) -> Writer:
         """Print the rows of this run."""
         return _ShowWriter(schema, self._n, sys.stdout if self._file is None else self._file)
 

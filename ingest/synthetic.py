@@ -24,6 +24,7 @@ __all__ = ["synthetic"]
 import datetime
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -190,23 +191,41 @@ class SyntheticSource:
         """Name it in a plan."""
         return f"synthetic {self.key} ({'endless' if self.rows is None else f'{self.rows:,} rows'})"
 
-    def reader(self, columns: Sequence[str] | None) -> Reader:
-        """Start at the first row; only these columns are made."""
+    @property
+    def replayable(self) -> bool:
+        """True: the same seed makes the same rows."""
+        return True
+
+    def reader(self, columns: Sequence[str] | None, position: Any = None) -> Reader:
+        """Start at the first row, or a later one; only these columns are made."""
         wanted = pick(self.schema, columns, "synthetic")
-        return BatchReader(self._read(wanted), "synthetic")
+        made_of = {name: str(value) for name, value in vars(self).items() if name != "batch_rows"}
+        start = {"row": 0, "made_of": made_of}
+        if position is not None:
+            if other := [name for name, value in made_of.items() if position["made_of"].get(name) != value]:
+                raise SourceError(
+                    f"synthetic: {other[0]}={made_of[other[0]]}, and the checkpoint that is gone on from was made with "
+                    f"{position['made_of'].get(other[0])}; make the same rows again, or begin in another folder"
+                )
+            start = position
+        return BatchReader(self._read(wanted, start), "synthetic", start)
 
-    def _read(self, wanted: pa.Schema) -> Generator[pa.RecordBatch, None, None]:
-        yield from recut(self._blocks(wanted), self.batch_rows)
+    def _read(self, wanted: pa.Schema, start: Any) -> Generator[tuple[pa.RecordBatch, Any], None, None]:
+        row = start["row"]
+        for batch in recut(self._blocks(wanted, row), self.batch_rows):
+            row += batch.num_rows
+            yield batch, {**start, "row": row}
 
-    def _blocks(self, wanted: pa.Schema) -> Generator[pa.RecordBatch, None, None]:
-        block = 0
+    def _blocks(self, wanted: pa.Schema, start: int) -> Generator[pa.RecordBatch, None, None]:
+        block = start // BLOCK
         while self.rows is None or block * BLOCK < self.rows:
             numbers = block * BLOCK + np.arange(BLOCK)
             made = [self._column(self.columns.index(name), block, numbers) for name in wanted.names]
             whole = pa.RecordBatch.from_arrays(
                 [pa.array(values, field.type) for values, field in zip(made, wanted)], schema=wanted
             )
-            yield whole if self.rows is None else whole.slice(0, self.rows - block * BLOCK)
+            whole = whole if self.rows is None else whole.slice(0, self.rows - block * BLOCK)
+            yield whole.slice(max(0, start - block * BLOCK))
             block += 1
 
     def _column(self, column: int, block: int, numbers: np.ndarray) -> np.ndarray:

@@ -71,6 +71,11 @@ class States:
             larger[: len(self.array)] = self.array
             self.array = larger
 
+    def restore(self, values: np.ndarray) -> None:
+        """Go on with these."""
+        self.extend(len(values))
+        self.array[: len(values)] = values
+
     def keep(self, groups: np.ndarray) -> None:
         """Keep these groups, in this order."""
         kept = self.array[groups]
@@ -102,6 +107,15 @@ class Fold:
 
     def forget(self, over: np.ndarray) -> None:
         """Let go of what is kept for groups that are over, if it is much."""
+
+    def snapshot(self, n: int) -> Any:
+        """Return what it remembers of n groups."""
+        return [state.array[:n].copy() for state in self.states]
+
+    def restore(self, known: Any) -> None:
+        """Go on from there."""
+        for state, values in zip(self.states, known, strict=True):
+            state.restore(values)
 
     def take(self, groups: np.ndarray, column: Any) -> None:
         """Fold rows in: the group of each, and its value."""
@@ -334,6 +348,15 @@ class _Rows(Fold):
         self.group, self.row = self.group[alive], self.row[alive]
         self.looked_at = len(self.row)
         self._expire()
+
+    def snapshot(self, n: int) -> Any:
+        self._settle()
+        columns = self.log.gather(list(range(len(self.schema))), self.row)
+        return {"group": self.group, "rows": record_batch(columns, self.log.schema, len(self.row))}
+
+    def restore(self, known: Any) -> None:
+        self.log.append(known["rows"])
+        self.group, self.row = known["group"], np.arange(len(known["group"]), dtype=np.int64)
 
     def _expire(self) -> None:
         self.log.expire(int(self.row[0]) if len(self.row) else self.log.end_row)

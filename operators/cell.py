@@ -74,6 +74,7 @@ class _StoredSide:
         self.seen: deque[tuple[int, np.ndarray, np.ndarray | None]] = deque()  # keys of a share that can change
         self.bound = 0
         self.null_keys = 0
+        self.started = False
 
     @property
     def nbytes(self) -> int:
@@ -111,6 +112,7 @@ class _StoredSide:
     def store(self, new: _NewRows, first: int, rows: int) -> int:
         """Take the new rows in; return how many are this cell's."""
         keys, can = new.keys, new.can
+        self.started = True
         self.null_keys += new.null_keys
         for test, column in self.keys.items():
             column.append(keys[test])
@@ -137,6 +139,14 @@ class _StoredSide:
         if self.index is not None:
             self.index.insert(key, np.arange(place, place + len(numbers), dtype=np.int64))
         return len(numbers)
+
+    def start_at(self, first: int) -> None:
+        """Begin with this row; of no matter if there are rows already."""
+        if self.started:
+            return
+        self.started, self.bound = True, first
+        for column in (*self.keys.values(), *self.scanned.values()):
+            column.start_at(first)
 
     def places_of(self, rows: np.ndarray) -> np.ndarray:
         """Return the first place that is at or after each row."""
@@ -426,6 +436,25 @@ class Cell:
         ]  # fmt: skip
         self.load += sum(half.count for half in probes)
         return probes
+
+    def rebuild(self, side: str, first: int, batches: Sequence[pa.RecordBatch]) -> None:
+        """Take in rows that were stored before: nothing is looked for. In order; the first ones say where rows begin.
+
+        Of a self-join there is only the left side.
+        """
+        log = self.logs[side]
+        if len(log) == 0:
+            log.start_at(first)
+        for batch in batches:
+            log.append(batch if batch.schema.names == log.schema.names else batch.select(log.schema.names))
+        rows = sum(batch.num_rows for batch in batches)
+        columns = _columns_of(batches)
+        for stored in self.stored.values() if self.spec.self_join else [self.stored[side]]:
+            counted = stored.null_keys
+            stored.start_at(first)
+            with np.errstate(all="ignore"):
+                stored.store(stored.prepare(columns, rows), first, rows)
+            stored.null_keys = counted
 
     def answers(self, probes: "list[_Probes]") -> Iterator[Answer]:
         """Find the pairs of the new tuples, in order, at most `out_rows` at a time."""

@@ -10,6 +10,9 @@ A source: `schema` and `describe` at any time; `reader` once a run; then `read` 
 `close` exactly once, also after an error. `read` should return soon: a source that waits inside `read`
 holds up everything else (being slow is not being idle), so one that has nothing now returns None.
 
+A source that is `replayable` can be asked for the same rows again: `position` says, in plain values, where a reader
+stands, and `reader(columns, position)` goes on from there. That other data stand there now is an error.
+
 A sink: `check` when the flow is written; `writer` once a run; then any number of `stage`, in order, and
 `commit`; at the end `commit` and `close`, or after an error `abort` and `close`.
 
@@ -19,16 +22,23 @@ A sink: `check` when the flow is written; `writer` once a run; then any number o
   bears being repeated.
 - `abort()` drops all that was staged and not committed.
 
+With checkpoints an epoch is what was staged between two of them, and is committed once the later one is durable. After
+a crash a new writer is given the same lineage. What had been staged for epochs that the checkpoint has is staged again
+for the same epoch and part, whether or not it was committed before, and committed; so a sink that shows each result
+once remembers the last epoch that it has committed. A `DurableWriter` keeps what is staged itself.
+
 Errors of the outside world (a missing file, a full disk) leave as `SourceError` or `SinkError` with the
 path in them; the run adds which step it was.
 """
 
-__all__ = ["END_OF_SOURCE", "Delivery", "EndOfSource", "Reader", "Sink", "Source", "Writer"]
+__all__ = ["END_OF_SOURCE", "Delivery", "DurableWriter", "EndOfSource", "Reader", "Rows", "Sink", "Source", "Writer"]
 
 import enum
 from collections.abc import Sequence
-from typing import Final, NamedTuple, Protocol, runtime_checkable
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
+import numpy as np
 import pyarrow as pa
 
 
@@ -50,11 +60,36 @@ class Delivery(NamedTuple):
     part: int
 
 
+@dataclass
+class Rows:
+    """Rows of a stream that only grows at its end; they are written once.
+
+    In a snapshot: those that came since the last one, from row `first` on; rows below `keep` are wanted no more. When
+    it is given back: all from `keep` on or from a little before. `times`: of these rows, ascending, if they have any
+    beside their columns.
+    """
+
+    name: str
+    first: int
+    keep: int
+    batches: list[pa.RecordBatch] = field(default_factory=list)
+    times: np.ndarray | None = None
+
+    @property
+    def end(self) -> int:
+        """The row behind the last one."""
+        return self.first + sum(batch.num_rows for batch in self.batches)
+
+
 class Reader(Protocol):
     """An opened source."""
 
     def read(self) -> pa.RecordBatch | EndOfSource | None:
         """Return the next rows, None (or a batch without rows) if there are none now, or `END_OF_SOURCE`."""
+        ...
+
+    def position(self) -> Any:
+        """Say, in plain values, where the next `read` goes on; only of a source that is replayable."""
         ...
 
     def close(self) -> None:
@@ -67,6 +102,11 @@ class Source(Protocol):
     """Says what to read. `schema` is known before anything is read."""
 
     @property
+    def replayable(self) -> bool:
+        """True: the same rows can be read again from a position on."""
+        ...
+
+    @property
     def schema(self) -> pa.Schema:
         """The schema of every batch."""
         ...
@@ -75,8 +115,8 @@ class Source(Protocol):
         """Name it in a plan, in a few words: `parquet dc1/ (12 files)`."""
         ...
 
-    def reader(self, columns: Sequence[str] | None) -> Reader:
-        """Start reading from the beginning; only these columns are needed (None: all of them).
+    def reader(self, columns: Sequence[str] | None, position: Any = None) -> Reader:
+        """Start reading from the beginning, or a position; only these columns are needed (None: all of them).
 
         The reader may return more columns than were asked for.
         """
@@ -103,6 +143,17 @@ class Writer(Protocol):
         ...
 
 
+class DurableWriter(Writer, Protocol):
+    """A writer that can make durable what it was given, and go on from there."""
+
+    def prepare(self, epoch: int) -> tuple[Any, list[str]]:
+        """Return what `Sink.writer` needs to go on behind this epoch, and the files that must be durable for it.
+
+        What was staged up to this epoch is not staged again.
+        """
+        ...
+
+
 @runtime_checkable
 class Sink(Protocol):
     """Says where to write."""
@@ -120,6 +171,9 @@ class Sink(Protocol):
         """Raise a `FlowError` if rows of this schema, or anything known now, can never be written."""
         ...
 
-    def writer(self, schema: pa.Schema, lineage: str) -> Writer:
-        """Start writing; `lineage` names this run's output and is the same after it continues."""
+    def writer(self, schema: pa.Schema, lineage: str, known: Any = None) -> Writer:
+        """Start writing; `lineage` names this run's output and is the same after it continues.
+
+        With checkpoints `known` is what `prepare` returned, or {} at the beginning.
+        """
         ...

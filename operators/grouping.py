@@ -12,6 +12,7 @@ Nulls are a key of their own, all NaN are one, and so are 0.0 and −0.0, which 
 __all__ = ["Groups", "check_key"]
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -193,6 +194,31 @@ class Groups:
     def key_columns(self, key: np.ndarray) -> list[pa.Array]:
         """Return the columns of keys, by number."""
         return self.keys.rows.gather(list(range(len(self.schema))), key)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return what it remembers."""
+        n = len(self)
+        keys = self.key_columns(np.arange(len(self.keys))) if len(self.schema) else []
+        return {
+            "rows": self.rows, "arrays": [states.array[:n].copy() for states in self._arrays],
+            "keys": pa.RecordBatch.from_arrays(keys, schema=self.schema) if keys else None,
+            "folds": [fold.snapshot(n) for fold in self.folds],
+        }  # fmt: skip
+
+    def restore(self, known: dict[str, Any]) -> None:
+        """Go on from there."""
+        self.rows = known["rows"]
+        n = len(known["arrays"][0])
+        for states, values in zip(self._arrays, known["arrays"], strict=True):
+            states.restore(values)
+        for fold, each in zip(self.folds, known["folds"], strict=True):
+            fold.restore(each)
+        # Numbers are given in the order in which keys and groups come: so they are the same again.
+        if known["keys"] is not None and known["keys"].num_rows:
+            self.keys.of(known["keys"])
+        if n:
+            start, key = known["arrays"][:2]
+            self._numbers.of_words(np.stack([start, key], axis=1).view(np.uint64))
 
     def keep(self, alive: np.ndarray) -> np.ndarray | None:
         """Forget groups that are over, if they have become many; return which keys are left, by number, if so.

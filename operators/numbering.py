@@ -15,6 +15,7 @@ __all__ = ["Half", "Numbered", "Numbering", "Step"]
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -73,6 +74,7 @@ class Numbering:
         self.times = {side: _native.RowTimes() for side in SIDES}
         self.rows = dict.fromkeys(SIDES, 0)
         self.last_time: int | None = None
+        self.bounds = dict.fromkeys(SIDES, 0)  # rows below these can be met by nobody any more
 
     @property
     def nbytes(self) -> int:
@@ -110,6 +112,19 @@ class Numbering:
         self.last_time = time
         return self._bounds()
 
+    def snapshot(self) -> dict[str, Any]:
+        """Return what it remembers, but for the times of rows that are retained."""
+        return {"rows": dict(self.rows), "last_time": self.last_time, "bounds": dict(self.bounds)}
+
+    def restore(self, known: dict[str, Any], times: dict[str, tuple[int, np.ndarray | None]]) -> None:
+        """Go on from there; `times`: of each side's retained rows, and which is the first of these."""
+        self.rows, self.last_time, self.bounds = dict(known["rows"]), known["last_time"], dict(known["bounds"])
+        for side, (first, values) in times.items():
+            if self.windows[side].kind == "time":
+                self.times[side].start_at(first)
+                if values is not None:
+                    self.times[side].append(values)
+
     def _half(self, side: str, times: dict[str, np.ndarray], first: dict[str, int]) -> Half:
         other = OTHER[side]
         window, retained = self.windows[other], self.times[other]
@@ -128,6 +143,7 @@ class Numbering:
             bounds = dict.fromkeys(SIDES, min(bounds.values()))
         for side in SIDES:
             self.times[side].expire(bounds[side])
+        self.bounds = bounds
         return bounds
 
 

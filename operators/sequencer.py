@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -64,6 +65,10 @@ class _Held:
     def nbytes(self) -> int:
         rows = len(self.times)
         return self.size * (rows - self.taken) // max(1, rows)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the rows that have not gone on."""
+        return {"data": self.data.slice(self.taken), "times": self.times[self.taken :]}
 
     @cached_property
     def size(self) -> int:
@@ -152,6 +157,18 @@ class SourceOrder:
         """Return what is left, with a watermark past everything."""
         self.floor = END
         return self._release(None)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return what it remembers."""
+        return {
+            "first": self.first, "greatest": self.greatest, "floor": self.floor, "rows": self.rows,
+            "held": [held.snapshot() for held in self.held],
+        }  # fmt: skip
+
+    def restore(self, known: dict[str, Any]) -> None:
+        """Go on from there."""
+        self.first, self.greatest, self.floor = known["first"], known["greatest"], known["floor"]
+        self.rows, self.held = known["rows"], [_Held(**held) for held in known["held"]]
 
     def check(self) -> None:
         """Assert the invariants."""
@@ -281,6 +298,19 @@ class Merger:
             joined = times[0] if len(times) == 1 else np.concatenate(times) if times else np.empty(0, np.int64)
             steps.append(Step(batches, joined))
         return steps
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return what it remembers."""
+        return {
+            "watermarks": list(self.watermarks),
+            "held": [[held.snapshot() for held in queue] for queue in self.held],
+        }
+
+    def restore(self, known: dict[str, Any]) -> None:
+        """Go on from there."""
+        self.watermarks = list(known["watermarks"])
+        self.held = [deque(_Held(**held) for held in queue) for queue in known["held"]]
+        self._size = sum(held.size for queue in self.held for held in queue)
 
     def _bound(self, i: int) -> Watermark:
         """The greatest time with which a row of input i may go on."""

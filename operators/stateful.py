@@ -78,6 +78,11 @@ class OwnOperator(Own):
         """Name it in a plan."""
         return f"operator {self._name}"
 
+    @property
+    def can_go_on(self) -> bool:
+        """Whether the class can say what it remembers."""
+        return callable(getattr(self.cls, "snapshot", None))
+
     def check(self, domain: TimeDomain | None, where: str) -> None:
         """Raise if the class cannot be what it says."""
         cls = self.cls
@@ -202,22 +207,18 @@ class Stateful:
         order = np.argsort(due, kind="stable")
         self.due, self.data = due[order], take_rows(joined, order)
 
-    def snapshot(self) -> tuple[pa.Table, pa.RecordBatch | None]:
+    def snapshot(self) -> dict[str, Any]:
         """Return what the operator remembers, and its timers."""
         table = call_user(self.instance.snapshot, name=f"{self.name}.snapshot")
         if not isinstance(table, pa.Table):
             raise UserFunctionError(f"{self.where}: {origin(self.instance.snapshot)} returned no pyarrow.Table")
-        if self.data is None:
-            return table, None
-        times = pa.array(self.due)
-        return table, record_batch([times, *self.data.columns], _with_times(self.data.schema), len(self.due))
+        return {"own": table, "due": self.due, "timers": self.data, "last_row": self.last_row, "now": self.now}
 
-    def restore(self, table: pa.Table, timers: pa.RecordBatch | None, last_row: int | None, now: int | None) -> None:
+    def restore(self, known: dict[str, Any]) -> None:
         """Go on from a snapshot."""
-        call_user(self.instance.restore, table, name=f"{self.name}.restore")
-        self.last_row, self.now = last_row, now
-        if timers is not None:
-            self.due, self.data = np.array(timers.column(0)), timers.select(timers.schema.names[1:])
+        call_user(self.instance.restore, known["own"], name=f"{self.name}.restore")
+        self.due, self.data = known["due"], known["timers"]
+        self.last_row, self.now = known["last_row"], known["now"]
 
     def _call_by_watermark(self, watermark: Watermark) -> Iterator[tuple[pa.RecordBatch, np.ndarray | None]]:
         if watermark == START:
@@ -292,7 +293,3 @@ class Stateful:
                     f"{who} returned column {field.name!r} as {column.type} where {field.type} was expected"
                 )
         return record_batch(made.columns, self.schema, made.num_rows)
-
-
-def _with_times(schema: pa.Schema) -> pa.Schema:
-    return pa.schema([pa.field("time", pa.int64()), *schema])

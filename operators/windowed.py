@@ -19,6 +19,7 @@ __all__ = ["WINDOW_END", "WINDOW_START", "Windowed", "time_type", "window_schema
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -104,6 +105,20 @@ class Windowed:
             assert batch.times is not None
             self._fold(batch.data, batch.times)
         return self._results(batch.watermark)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return what it remembers."""
+        known: dict[str, Any] = {"groups": self.groups.snapshot(), "over": self.over.copy(), "complete": self.complete}
+        if self.sessions is not None:
+            known["sessions"] = self.sessions.snapshot()
+        return known
+
+    def restore(self, known: dict[str, Any]) -> None:
+        """Go on from there."""
+        self.groups.restore(known["groups"])
+        self.over, self.complete = known["over"].copy(), known["complete"]
+        if self.sessions is not None:
+            self.sessions.restore(known["sessions"])
 
     def _fold(self, data: pa.RecordBatch, times: np.ndarray) -> None:
         self._check_room(times)
@@ -210,6 +225,12 @@ class _Sessions:
     @property
     def nbytes(self) -> int:
         return self.start.nbytes + self.last.nbytes + self.known.nbytes + self.newest.nbytes
+
+    def snapshot(self) -> list[np.ndarray]:
+        return [array.copy() for array in (self.start, self.last, self.known, self.newest)]
+
+    def restore(self, known: list[np.ndarray]) -> None:
+        self.start, self.last, self.known, self.newest = (array.copy() for array in known)
 
     def starts(self, times: np.ndarray, keys: np.ndarray, count: int) -> np.ndarray:
         """Return for each row where its session began."""

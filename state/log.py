@@ -118,6 +118,11 @@ class WindowLog:
         self.end_row += data.num_rows
         self._join_small()
 
+    def start_at(self, row: int) -> None:
+        """Begin with this row; only while nothing is held."""
+        assert not self._batches
+        self.end_row = row
+
     def expire(self, before_row: int) -> None:
         """Let go of batches that lie wholly below the bound."""
         gone = 0

@@ -182,7 +182,7 @@ def test_a_flow_that_writes_nothing_has_nothing_to_run():
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"checkpoint": "cp"}, "flow 'f': checkpoint='cp' is not in this version; leave it out, and a crash ends the"),
+        ({"fresh": True}, "flow 'f': fresh=True means nothing without checkpoint=…"),
         ({"workers": 0}, "flow 'f': workers=0; give a number of processes, at least 1"),
         ({"workers": True}, "flow 'f': workers=True; give a number of processes, at least 1"),
         ({"workers": "2"}, "flow 'f': workers='2'; give a number of processes, at least 1"),

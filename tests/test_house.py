@@ -15,7 +15,7 @@ import dovetail as dt
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-HALL = {"batch", "config", "errors"}
+HALL = {"batch", "config", "disk", "errors"}
 DOOR = {"__init__", "__main__", "cli"}
 
 # Which room may import which; every room may import the hall.

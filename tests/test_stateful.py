@@ -134,7 +134,7 @@ def test_a_restored_operator_goes_on_as_if_nothing_had_happened(case):
     out = []
     for batch in given_batches[:at]:
         out += [tuple(row.values()) for data, _ in first.take(batch) for row in data.to_pylist()]
-    second.restore(*first.snapshot(), first.last_row, first.now)
+    second.restore(first.snapshot())
     out += drive(second, given_batches[at:])
     assert out == silences(rows)
 

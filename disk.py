@@ -1,0 +1,106 @@
+"""Files that outlive a crash: the few things that Dovetail does with a disk, in one place.
+
+Problem: what was written may be gone after a crash, or be there in part, unless it was made durable in the right order;
+and that the order is right can only be shown if crashes can be tried at each step. Idea: everything that must survive
+goes through a `Disk`, whose operations are as small as the promises of a file system: contents are durable after
+`sync`, names after `sync_folder`, `rename` is all or nothing. The tests have a disk that loses whatever it may.
+"""
+
+__all__ = ["Disk", "LockedError", "write_whole"]
+
+import contextlib
+import fcntl
+import os
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, BinaryIO
+
+TEMPORARY = ".tmp"
+"""How a file ends that is not whole yet."""
+
+
+class LockedError(OSError):
+    """Somebody else has a lock."""
+
+
+class Disk:
+    """The file system."""
+
+    def create(self, path: str) -> BinaryIO:
+        """Open a new file for writing."""
+        return open(path, "xb")
+
+    def sync(self, path: str) -> None:
+        """Make a file's contents durable."""
+        with open(path, "rb") as file:
+            os.fsync(file.fileno())
+
+    def sync_folder(self, path: str) -> None:
+        """Make the names in a folder durable."""
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    def rename(self, old: str, new: str) -> None:
+        """Give a file another name, in place of whatever had it."""
+        os.replace(old, new)
+
+    def link(self, old: str, new: str) -> None:
+        """Give a file a second name, or copy it where there can be none."""
+        try:
+            os.link(old, new)
+        except OSError:
+            shutil.copyfile(old, new)
+
+    def remove(self, path: str) -> None:
+        """Remove a file; one that is not there is no matter."""
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(path)
+
+    def remove_folder(self, path: str) -> None:
+        """Remove a folder with all that is in it; one that is not there is no matter."""
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(path)
+
+    def make_folder(self, path: str) -> None:
+        """Make a folder, and those above it."""
+        os.makedirs(path, exist_ok=True)
+
+    def names(self, path: str) -> list[str]:
+        """List a folder, in order; one that is not there is empty."""
+        try:
+            return sorted(os.listdir(path))
+        except FileNotFoundError:
+            return []
+
+    def exists(self, path: str) -> bool:
+        """Tell whether there is such a file or folder."""
+        return os.path.lexists(path)
+
+    def read(self, path: str) -> bytes:
+        """Return a file's contents."""
+        with open(path, "rb") as file:
+            return file.read()
+
+    def lock(self, path: str) -> Callable[[], None]:
+        """Take a lock that goes when its holder does, however it goes; return what gives it back."""
+        file: Any = open(path, "a+b")  # noqa: SIM115 - it is open as long as the lock is held
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            file.close()
+            raise LockedError(f"{path} is locked") from error
+        return lambda: file.close()
+
+
+def write_whole(disk: Disk, path: str, parts: Iterable[Sequence[int] | bytes | memoryview]) -> None:
+    """Write a file that is there whole, and durably, or not at all. Its folder is synced by the caller."""
+    temporary = path + TEMPORARY
+    disk.remove(temporary)
+    with disk.create(temporary) as file:
+        for part in parts:
+            file.write(part)  # type: ignore[arg-type]
+    disk.sync(temporary)
+    disk.rename(temporary, path)

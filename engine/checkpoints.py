@@ -1,0 +1,352 @@
+"""A folder of checkpoints: what a flow remembers, made durable so that a crash at any point leaves a whole one.
+
+Problem: a window of gigabytes cannot be written anew each second, what is half written must never be taken for whole,
+and a folder may be of another flow, in use, damaged or half deleted. Idea: rows are written once, into files that are
+never changed (`rows-*`); what else there is to remember is one small file (`state-*`); and a *manifest*, written last,
+says which files a checkpoint consists of, how long they are and what their checksums are. A checkpoint is there when
+its manifest is. The last two are kept; files that neither needs are removed.
+
+Invariants: every file that a manifest names is whole and durable, and its name too, before the manifest is; files are
+read back and compared before that; nothing is removed that one of the two last manifests names. Whoever uses a folder
+holds its lock.
+Cost: a checkpoint writes the rows that came since the last one and are still wanted, and the small state.
+"""
+
+__all__ = ["Checkpoints", "FlowMark", "Manifest"]
+
+import contextlib
+import json
+import re
+import zlib
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from ..disk import Disk, LockedError, write_whole
+from ..errors import CheckpointError
+from ..operators.contracts import Rows
+from .snapshots import decode, encode, replaced
+
+FORMAT = 1
+KEPT = 2
+"""Checkpoints that are kept: the last one, and the one before, if the disk should lose a bit of the last."""
+
+_MANIFEST = re.compile(r"checkpoint-(\d{6,})\.json")
+_OURS = re.compile(r"(checkpoint|state|rows)-\d{6,}(-\d+)?\.(json|part)(\.tmp)?|lock")
+_ROWS = "\0rows"
+
+
+@dataclass(frozen=True)
+class FlowMark:
+    """What tells a flow from others: its name, and what each step does, in words."""
+
+    name: str
+    steps: dict[str, str]
+
+
+@dataclass(frozen=True)
+class _File:
+    """A file of a checkpoint; of rows also which ones."""
+
+    name: str
+    nbytes: int
+    crc: int
+    first: int = 0
+    end: int = 0
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a checkpoint consists of."""
+
+    number: int
+    flow: str
+    steps: dict[str, str]
+    lineage: str
+    generation: int
+    finished: bool
+    state: _File
+    rows: dict[str, list[_File]] = field(default_factory=dict)
+
+    def files(self) -> list[_File]:
+        """Return all its files."""
+        return [self.state, *(file for files in self.rows.values() for file in files)]
+
+    def encoded(self) -> bytes:
+        """Return it as text, its checksum in the last line."""
+        text = json.dumps({"format": FORMAT, **asdict(self)}, indent=1)
+        return f"{text}\n{zlib.crc32(text.encode()):08x}\n".encode()
+
+
+class Checkpoints:
+    """The folder of one running flow."""
+
+    def __init__(self, folder: str, mark: FlowMark, disk: Disk) -> None:
+        self.folder, self.mark, self.disk = folder, mark, disk
+        self.latest: Manifest | None = None
+        self._kept: list[Manifest] = []
+        self._unlock: Any = None
+
+    def open(self, *, fresh: bool = False) -> None:
+        """Take the folder, and find the last checkpoint in it; raise if the flow cannot go on from there."""
+        where = f"checkpoint={self.folder!r}"
+        try:
+            self.disk.make_folder(self.folder)
+            self._unlock = self.disk.lock(self._path("lock"))
+        except LockedError:
+            raise CheckpointError(f"{where} is in use by a job that runs; stop it first, or give another folder") from (
+                None
+            )
+        except OSError as error:
+            raise CheckpointError(f"{where} cannot be used: {error.strerror or error}; give another folder") from error
+        try:
+            self._look(where, fresh)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Let go of the folder."""
+        if self._unlock is not None:
+            self._unlock()
+            self._unlock = None
+
+    def load(self) -> Any:
+        """Return what the last checkpoint remembers, with `Rows` as they are wanted."""
+        manifest = self.latest
+        assert manifest is not None
+        tree = decode(self._checked(manifest, manifest.state))
+
+        def filled(value: dict[str, Any]) -> Any:
+            if _ROWS not in value:
+                return {name: restore(each) for name, each in value.items()}
+            return self._rows(manifest, value[_ROWS], value["keep"], value["end"])
+
+        def restore(value: Any) -> Any:
+            if isinstance(value, dict):
+                return filled(value)
+            return [restore(each) for each in value] if isinstance(value, list) else value
+
+        return restore(tree)
+
+    def save(
+        self, number: int, tree: Any, *, lineage: str, generation: int, finished: bool, sync: list[str]
+    ) -> Iterator[None]:
+        """Make a checkpoint, a step at a time: when the iterator is used up, it is there.
+
+        `sync`: files of sinks that must be durable before it is.
+        """
+        rows: dict[str, list[_File]] = {}
+        written: list[_File] = []
+        before = self.latest.rows if self.latest is not None else {}
+        leaves: list[Rows] = []
+
+        def noted(leaf: Rows) -> dict[str, Any]:
+            leaves.append(leaf)
+            return {_ROWS: leaf.name, "keep": leaf.keep, "end": leaf.end}
+
+        tree = replaced(tree, Rows, noted)
+        for leaf in leaves:
+            kept = [file for file in before.get(leaf.name, []) if file.end > leaf.keep]
+            if leaf.end > leaf.first:
+                name = f"rows-{number:06d}-{len(written)}.part"
+                content = {"batches": leaf.batches, "times": None if leaf.times is None else _packed(leaf.times)}
+                file = replace(self._write(name, encode(content)), first=leaf.first, end=leaf.end)
+                kept.append(file)
+                written.append(file)
+                yield
+            rows[leaf.name] = kept
+        state = self._write(f"state-{number:06d}.part", encode(tree))
+        written.append(state)
+        yield
+        for path in sync:
+            self.disk.sync(path)
+            yield
+        self.disk.sync_folder(self.folder)
+        yield
+        manifest = Manifest(number, self.mark.name, self.mark.steps, lineage, generation, finished, state, rows)
+        for file in written:
+            self._checked(manifest, file)
+        yield
+        write_whole(self.disk, self._path(_name(number)), [manifest.encoded()])
+        self.disk.sync_folder(self.folder)
+        self.latest = manifest
+        self._kept = [*self._kept, manifest][-KEPT:]
+        yield
+        self._sweep()
+
+    def copy_to(self, folder: str) -> None:
+        """Make the last checkpoint anew in another folder: a savepoint."""
+        assert self.latest is not None
+        disk = self.disk
+        where = f"savepoint {folder!r}"
+        try:
+            disk.make_folder(folder)
+            if names := [name for name in disk.names(folder) if name != "lock"]:
+                raise CheckpointError(f"{where} holds {names[0]!r}; give a folder that is new or empty")
+            for file in self.latest.files():
+                disk.link(self._path(file.name), f"{folder}/{file.name}")
+                disk.sync(f"{folder}/{file.name}")
+            disk.sync_folder(folder)
+            write_whole(disk, f"{folder}/{_name(self.latest.number)}", [self.latest.encoded()])
+            disk.sync_folder(folder)
+        except OSError as error:
+            raise CheckpointError(f"{where} cannot be written: {error.strerror or error}; give another folder") from (
+                error
+            )
+
+    def _look(self, where: str, fresh: bool) -> None:
+        names = self.disk.names(self.folder)
+        if foreign := [name for name in names if not _OURS.fullmatch(name)]:
+            raise CheckpointError(f"{where} holds {foreign[0]!r}, which is no checkpoint; give a folder of its own")
+        numbers = sorted(int(found[1]) for name in names if (found := _MANIFEST.fullmatch(name)))
+        if fresh and numbers:
+            raise CheckpointError(
+                f"{where} holds checkpoint {numbers[-1]}, and fresh=True asks for a new beginning; delete the folder, "
+                "or give another one"
+            )
+        if not numbers:
+            if parts := [name for name in names if name.endswith(".part")]:
+                raise CheckpointError(
+                    f"{where} holds {parts[0]!r} and no checkpoint-*.json: the files that say what belongs together "
+                    "were deleted; restore them, or delete the folder to begin anew"
+                )
+            self._sweep()
+            return
+        self.latest = self._read_manifest(where, numbers[-1])
+        self._kept = [self.latest]
+        with contextlib.suppress(CheckpointError):  # one that is damaged is as good as none
+            self._kept = [*(self._read_manifest(where, number) for number in numbers[-KEPT:-1]), self.latest]
+        self._compare(where, self.latest)
+        for file in self.latest.files():
+            if file.name not in names:
+                raise CheckpointError(
+                    f"{where}: checkpoint {self.latest.number} needs {file.name!r}, which is gone; "
+                    f"{self._way_out(self.latest)}"
+                )
+        self._sweep()
+
+    def _read_manifest(self, where: str, number: int) -> Manifest:
+        name = _name(number)
+        text = self.disk.read(self._path(name))
+        body, _, crc = text.rstrip(b"\n").rpartition(b"\n")
+        way = f"delete {name!r} to go on from the one before, or the folder to begin anew"
+        try:
+            known = json.loads(body)
+            version = known.pop("format")
+        except (ValueError, KeyError, AttributeError) as error:
+            raise CheckpointError(f"{where}: {name!r} is damaged and cannot be read; {way}") from error
+        if version != FORMAT:
+            raise CheckpointError(
+                f"{where}: {name!r} has format {version}, and this version of Dovetail reads {FORMAT}; "
+                "use the version that wrote it, or begin in another folder"
+            )
+        if crc != b"%08x" % zlib.crc32(body):
+            raise CheckpointError(f"{where}: {name!r} is damaged (its checksum differs); {way}")
+        known["state"] = _File(**known["state"])
+        known["rows"] = {log: [_File(**file) for file in files] for log, files in known["rows"].items()}
+        return Manifest(**known)
+
+    def _compare(self, where: str, manifest: Manifest) -> None:
+        if manifest.flow != self.mark.name:
+            raise CheckpointError(
+                f"{where} is of flow {manifest.flow!r}, and this is flow {self.mark.name!r}; give each a folder of "
+                "its own"
+            )
+        old, new = manifest.steps, self.mark.steps
+        changes = [f"{name!r} is gone (it was: {old[name]})" for name in old if name not in new]
+        changes += [f"{name!r} is new ({new[name]})" for name in new if name not in old]
+        both = [name for name in old if name in new and old[name] != new[name]]
+        changes += [f"{name!r} was: {old[name]}; now it is: {new[name]}" for name in both]
+        if changes:
+            raise CheckpointError(
+                f"{where}: flow {manifest.flow!r} has changed since checkpoint {manifest.number}: step "
+                f"{'; step '.join(changes)}. Run the flow as it was, or begin in another folder"
+            )
+
+    def _rows(self, manifest: Manifest, log: str, keep: int, end: int) -> Rows:
+        """Read the rows of a stream that are still wanted."""
+        files = [file for file in manifest.rows.get(log, []) if file.end > keep]
+        batches, times, at = [], [], files[0].first if files else end
+        found = Rows(log, at, keep)
+        for file in files:
+            assert file.first == at, f"rows {at} to {file.first} of {log} are in no file"
+            content = decode(self._checked(manifest, file))
+            batches += content["batches"]
+            if content["times"] is not None:
+                times.append(_unpacked(content["times"]))
+            at = file.end
+        assert at == end and found.first <= max(keep, end), (log, found.first, keep, at, end)
+        found.batches, found.times = batches, np.concatenate(times) if times else None
+        return found
+
+    def _checked(self, manifest: Manifest, file: _File) -> bytes:
+        try:
+            data = self.disk.read(self._path(file.name))
+        except OSError as error:
+            raise CheckpointError(
+                f"checkpoint={self.folder!r}: {file.name!r} cannot be read ({error.strerror or error}); "
+                f"{self._way_out(manifest)}"
+            ) from error
+        if len(data) != file.nbytes or zlib.crc32(data) != file.crc:
+            how = (
+                f"is {len(data):,} bytes long instead of {file.nbytes:,}" if len(data) != file.nbytes else "has changed"
+            )
+            raise CheckpointError(
+                f"checkpoint={self.folder!r}: {file.name!r} of checkpoint {manifest.number} {how}: it is damaged; "
+                f"{self._way_out(manifest)}"
+            )
+        return data
+
+    def _way_out(self, manifest: Manifest) -> str:
+        if len(self._kept) < KEPT:
+            return "delete the folder to begin anew"
+        return (
+            f"delete {_name(manifest.number)!r} to go on from checkpoint {self._kept[0].number} (what sinks have shown "
+            "since is then taken back, where they can)"
+        )
+
+    def _write(self, name: str, parts: list[Any]) -> _File:
+        crc = nbytes = 0
+        for part in parts:
+            crc = zlib.crc32(part, crc)
+            nbytes += memoryview(part).nbytes
+        write_whole(self.disk, self._path(name), parts)
+        return _File(name, nbytes, crc)
+
+    def _sweep(self) -> None:
+        """Remove what no checkpoint that is kept needs."""
+        wanted = {file.name for manifest in self._kept for file in manifest.files()}
+        wanted |= {_name(manifest.number) for manifest in self._kept} | {"lock"}
+        # Manifests first: one without its files would look damaged.
+        for name in sorted(set(self.disk.names(self.folder)) - wanted):
+            if _OURS.fullmatch(name):
+                self.disk.remove(self._path(name))
+
+    def _path(self, name: str) -> str:
+        return f"{self.folder}/{name}"
+
+
+def _name(number: int) -> str:
+    return f"checkpoint-{number:06d}.json"
+
+
+def _packed(times: np.ndarray) -> dict[str, Any]:
+    """Return ascending numbers in as few bytes as their steps need."""
+    if len(times) == 0:
+        return {"first": 0, "steps": np.empty(0, np.uint8), "n": 0}
+    steps = times[1:].view(np.uint64) - times[:-1].view(np.uint64)
+    most = int(steps.max()) if len(steps) else 0
+    kind = next(kind for kind in (np.uint8, np.uint16, np.uint32, np.uint64) if most <= np.iinfo(kind).max)
+    return {"first": int(times[0]), "steps": steps.astype(kind), "n": len(times)}
+
+
+def _unpacked(packed: dict[str, Any]) -> np.ndarray:
+    if packed["n"] == 0:
+        return np.empty(0, np.int64)
+    out = np.empty(packed["n"], np.uint64)
+    out[0] = packed["first"] % 2**64
+    out[1:] = packed["steps"]
+    return np.cumsum(out, dtype=np.uint64).view(np.int64)

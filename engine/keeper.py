@@ -1,0 +1,219 @@
+"""Keeping a run alive: checkpoints are written beside it, and a failed attempt is followed by another.
+
+The shell around `Coordinator` (what is decided) and `Checkpoints` (what is on disk): a thread writes while the flow
+goes on. There is one keeper for a run, whatever the number of its attempts.
+"""
+
+__all__ = ["Keeper", "Saver", "keeping", "mark_of", "new_lineage"]
+
+import contextlib
+import sys
+import threading
+import uuid
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ..disk import Disk
+from ..errors import CheckpointError, DovetailError, FlowError
+from ..operators.access import SIDES
+from .checkpoints import Checkpoints, FlowMark
+from .coordinator import Coordinator
+from .graph import (
+    ComputeNode,
+    FilterNode,
+    JoinNode,
+    Node,
+    ProcessNode,
+    ReadNode,
+    WindowNode,
+    WriteNode,
+    reachable,
+)
+
+
+def new_lineage(name: str) -> str:
+    """Return a name for the output of a run, unlike any other."""
+    return f"{name}-{uuid.uuid4().hex[:12]}"
+
+
+class Saver:
+    """Does the steps of saving in a thread of its own."""
+
+    def __init__(self) -> None:
+        self.thread: threading.Thread | None = None
+        self.error: BaseException | None = None
+
+    def start(self, steps: Iterator[None]) -> None:
+        """Begin."""
+        self.error = None
+        self.thread = threading.Thread(target=self._run, args=(steps,), name="dovetail-saver", daemon=True)
+        self.thread.start()
+
+    def done(self, *, wait: bool) -> bool:
+        """Tell whether all steps are done; raise what they raised."""
+        assert self.thread is not None
+        if wait:
+            self.thread.join()
+        if self.thread.is_alive():
+            return False
+        if self.error is not None:
+            raise self.error
+        return True
+
+    def abandon(self) -> None:
+        """Let it come to its end, whatever that is: the next attempt must not meet it."""
+        if self.thread is not None:
+            self.thread.join()
+
+    def _run(self, steps: Iterator[None]) -> None:
+        try:
+            for _ in steps:
+                pass
+        except BaseException as error:  # noqa: BLE001 - it is raised where somebody waits for it
+            self.error = error
+
+
+@contextlib.contextmanager
+def keeping(
+    name: str, sinks: Sequence[WriteNode], folder: str, every: float, *, fresh: bool = False
+) -> Iterator["Keeper"]:
+    """Hold a folder of checkpoints for a run."""
+    nodes = reachable(list(sinks))
+    for node in nodes:
+        if isinstance(node, ReadNode) and not node.source.replayable:
+            raise FlowError(
+                f"{node.label}: its {node.source.describe()} cannot be read again from where a checkpoint has noted; "
+                "give the class position() and seek(position), or run without checkpoint=…"
+            )
+        if isinstance(node, ProcessNode) and not node.operator.can_go_on:
+            raise FlowError(
+                f"{node.label}: its {node.operator.describe()} cannot go on from a checkpoint; give the class "
+                "snapshot() and restore(table), or run without checkpoint=…"
+            )
+    checkpoints = Checkpoints(folder, mark_of(name, nodes), Disk())
+    checkpoints.open(fresh=fresh)
+    try:
+        if checkpoints.latest is not None:
+            how = "is finished" if checkpoints.latest.finished else "goes on"
+            sys.stderr.write(f"dovetail: flow {name!r} {how}, by checkpoint {checkpoints.latest.number} in {folder}\n")
+        keeper = Keeper(checkpoints, every, new_lineage(name))
+        try:
+            yield keeper
+        finally:
+            keeper.saver.abandon()  # nobody else may have the folder before it has come to its end
+    finally:
+        checkpoints.close()
+
+
+def mark_of(name: str, nodes: Sequence[Node]) -> FlowMark:
+    """Return what tells this flow from others: all that results depend on, and nothing else."""
+    return FlowMark(name, {node.name: _said(node) for node in nodes})
+
+
+def _said(node: Node) -> str:
+    """Say what a step does, in one line; a step that does something else says something else."""
+    parts = [node.kind]
+    if isinstance(node, ReadNode):
+        options = {"time": node.time, "delay": node.delay, "idle": node.idle, "max_ahead": node.max_ahead}
+        parts = [type(node.source).__name__, *(f"{name}={value}" for name, value in options.items() if value)]
+    elif isinstance(node, FilterNode):
+        parts.append(str(node.predicate))
+    elif isinstance(node, ComputeNode):
+        parts += [f"{name}={how}" for name, how in node.columns.items()]
+    elif isinstance(node, JoinNode):
+        spec = node.spec
+        parts += [*map(str, spec.predicate.conjuncts), *(f"{side} {spec.windows[side]}" for side in SIDES)]
+    elif isinstance(node, WindowNode):
+        parts += [f"by {', '.join(node.keys)}", str(node.window), *(f"{n}={m.aggregate}" for n, m in node.made.items())]
+    elif isinstance(node, ProcessNode):
+        parts += [node.operator.describe(), f"by {', '.join(node.keys)}"]
+    elif isinstance(node, WriteNode):
+        parts.append(node.sink.describe())
+    columns = ", ".join(f"{field.name} {field.type}" for field in node.schema)
+    came = f" of {', '.join(before.name for before in node.inputs)}" if node.inputs else ""
+    return f"{', '.join(parts)}{came}; columns {columns}"
+
+
+class Keeper:
+    """Makes checkpoints of a run, and says whether a failed attempt is followed by another."""
+
+    def __init__(self, checkpoints: Checkpoints, every: float, lineage: str, saver: Any = None) -> None:
+        self.checkpoints, self.saver = checkpoints, Saver() if saver is None else saver
+        latest = checkpoints.latest
+        self.lineage = lineage if latest is None else latest.lineage
+        number, generation = (None, 0) if latest is None else (latest.number, latest.generation + 1)
+        self.coordinator = Coordinator(every, number, generation)
+
+    @property
+    def is_finished(self) -> bool:
+        """Tell whether the last checkpoint is that of the end."""
+        latest = self.checkpoints.latest
+        return latest is not None and latest.finished
+
+    def load(self) -> tuple[int | None, dict[str, Any]]:
+        """Return the last checkpoint's number, and what it remembers by the name of each step."""
+        latest = self.checkpoints.latest
+        return (None, {}) if latest is None else (latest.number, self.checkpoints.load())
+
+    def due(self, now: float, *, at_once: bool) -> bool:
+        """Tell whether a checkpoint should begin."""
+        return self.coordinator.due(now) or (at_once and self.coordinator.under_way is None)
+
+    def begin(self, now: float) -> int:
+        """Begin a checkpoint; return its number."""
+        return self.coordinator.begin(now)
+
+    def save(self, number: int, known: dict[str, Any], files: list[str], *, finished: bool) -> None:
+        """Have it written."""
+        steps = self.checkpoints.save(
+            number, known, lineage=self.lineage, generation=self.coordinator.generation, finished=finished, sync=files
+        )
+        self.saver.start(steps)
+
+    def poll(self) -> int | None:
+        """Return the number of a checkpoint that has become durable."""
+        return self._settled(wait=False)
+
+    def wait(self) -> int | None:
+        """The same, but wait for one that is being written."""
+        return self._settled(wait=True)
+
+    def _settled(self, *, wait: bool) -> int | None:
+        number = self.coordinator.under_way
+        if number is None:
+            return None
+        try:
+            if not self.saver.done(wait=wait):
+                return None
+        except OSError as error:
+            raise CheckpointError(
+                f"checkpoint {number} cannot be written to {self.checkpoints.folder!r}: {error.strerror or error}; "
+                "make room there, or give another folder"
+            ) from error
+        self.coordinator.durable(number)
+        return number
+
+    @property
+    def number(self) -> int | None:
+        """The number of the last checkpoint."""
+        latest = self.checkpoints.latest
+        return None if latest is None else latest.number
+
+    def failed(self, error: DovetailError, since: str) -> float | None:
+        """An attempt has failed: return after how many seconds to try again, or None to give up.
+
+        `since`: the rows that were read since the last checkpoint, in words.
+        """
+        self.saver.abandon()
+        self.coordinator.number = self.number  # one may have become durable meanwhile
+        pause = self.coordinator.failed()
+        if pause is None:
+            place = "from the beginning" if self.number is None else f"from checkpoint {self.number} on"
+            error.add_note(
+                f"This has happened {self.coordinator.failures} times {place} ({since}), so it is not tried again. "
+                f"What sinks have shown is right and stays; run again with checkpoint={self.checkpoints.folder!r} to "
+                "go on from there."
+            )
+        else:
+            sys.stderr.write(f"dovetail: {error}\ndovetail: going on from the last checkpoint in {pause:g} s\n")
+        return pause

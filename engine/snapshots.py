@@ -1,0 +1,114 @@
+"""What is remembered, as bytes: trees of plain values whose leaves may be arrays and batches.
+
+A task says what it remembers as dicts, lists, texts and numbers, with NumPy arrays, Arrow batches and tables in them
+wherever they belong. Nothing is pickled: what is read decides what is made, never what is run. Arrays are read in
+place.
+
+`Rows` (operators/contracts.py), a stream that only grows at its end, is not written here but by checkpoints.py, once.
+"""
+
+__all__ = ["decode", "encode", "replaced"]
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+MAGIC = b"DVTSNAP1"
+_ALIGNMENT = 64
+_LEAF = "\0leaf"
+
+
+def replaced(tree: Any, leaf: type, by: Callable[[Any], Any]) -> Any:
+    """Return a tree with something else in place of each leaf of a kind.
+
+    >>> replaced({"a": [1, "x"]}, str, str.upper)
+    {'a': [1, 'X']}
+    """
+    if isinstance(tree, leaf):
+        return by(tree)
+    if isinstance(tree, dict):
+        return {name: replaced(value, leaf, by) for name, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        return [replaced(value, leaf, by) for value in tree]
+    return tree
+
+
+def encode(tree: Any) -> list[Any]:
+    """Return a tree as parts of bytes, to be written one behind the other.
+
+    >>> tree = {"n": 1, "rows": pa.record_batch({"x": [1]}), "a": [np.arange(3)], "end": float("inf")}
+    >>> back = decode(b"".join(encode(tree)))
+    >>> back["n"], back["rows"].to_pydict(), back["a"][0].tolist(), back["end"]
+    (1, {'x': [1]}, [0, 1, 2], inf)
+    """
+    blobs: list[Any] = []
+
+    def stored(value: Any) -> Any:
+        if isinstance(value, np.ndarray):
+            blobs.append(np.ascontiguousarray(value).view(np.uint8).data if value.size else b"")
+            return {_LEAF: "array", "dtype": value.dtype.str, "at": len(blobs) - 1}
+        if isinstance(value, pa.RecordBatch):
+            blobs.append(_stream([value], value.schema))
+            return {_LEAF: "batch", "at": len(blobs) - 1}
+        if isinstance(value, pa.Table):
+            blobs.append(_stream(value.to_batches(), value.schema))
+            return {_LEAF: "table", "at": len(blobs) - 1}
+        if isinstance(value, dict):
+            return {name: stored(each) for name, each in value.items()}
+        if isinstance(value, list | tuple):
+            return [stored(each) for each in value]
+        if isinstance(value, np.integer | np.floating | np.bool_):
+            return value.item()
+        return value
+
+    plain = stored(tree)
+    sizes = [memoryview(blob).nbytes for blob in blobs]
+    head = json.dumps({"tree": plain, "sizes": sizes}).encode()
+    start = MAGIC + len(head).to_bytes(8, "little") + head
+    parts: list[Any] = [start, bytes(-len(start) % _ALIGNMENT)]
+    for blob, size in zip(blobs, sizes, strict=True):
+        parts += [blob, bytes(-size % _ALIGNMENT)]
+    return parts
+
+
+def decode(data: bytes | memoryview) -> Any:
+    """Read a tree. Arrays and batches refer to the bytes."""
+    data = memoryview(data)
+    if bytes(data[: len(MAGIC)]) != MAGIC:
+        raise ValueError("it does not begin as a snapshot does")
+    start = len(MAGIC) + 8
+    length = int.from_bytes(data[len(MAGIC) : start], "little")
+    head = json.loads(bytes(data[start : start + length]))
+    at = start + length
+    at += -at % _ALIGNMENT
+    blobs = []
+    for size in head["sizes"]:
+        blobs.append(data[at : at + size])
+        at += size + -size % _ALIGNMENT
+
+    def loaded(value: Any) -> Any:
+        if isinstance(value, list):
+            return [loaded(each) for each in value]
+        if not isinstance(value, dict):
+            return value
+        kind = value.get(_LEAF)
+        if kind is None:
+            return {name: loaded(each) for name, each in value.items()}
+        blob = blobs[value["at"]]
+        if kind == "array":
+            return np.frombuffer(blob, np.dtype(value["dtype"]))
+        with pa.ipc.open_stream(pa.py_buffer(blob)) as reader:
+            return reader.read_next_batch() if kind == "batch" else reader.read_all()
+
+    return loaded(head["tree"])
+
+
+def _stream(batches: list[pa.RecordBatch], schema: pa.Schema) -> memoryview:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+    return memoryview(sink.getvalue())
