@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import cloudpickle
 import multiprocess
 import pyarrow as pa
 import zmq
@@ -97,9 +98,11 @@ class Workers:
             start = worker.Start(
                 number, job, 0, path, address, os.getpid(), core, arena_bytes, self.options.out_rows, parts, board
             )
-            process = spawn.Process(target=worker.main, args=(start,), name=f"dovetail-worker-{number}", daemon=True)
             try:
-                with _without_main():
+                # By value what a script defines, with what that refers to: the script is not run again over there.
+                told = cloudpickle.dumps(start)
+                process = spawn.Process(target=worker.main, args=(told,), name=f"dovetail-worker-{number}", daemon=True)
+                with _without_main(), _without_interrupts():
                     process.start()
             except (TypeError, AttributeError, ImportError, ValueError, pickle.PicklingError) as error:
                 raise FlowError(
@@ -177,9 +180,10 @@ class Workers:
         if isinstance(stored, Block):
             return stored
         raise TransportError(
-            f"{self.joins[join].node.label}: its windows do not fit the {self.options.arena_bytes:,} bytes of "
-            f"shared memory that a run may use ({self.arena.held:,} are held); allow more with "
-            "dt.Options(arena_bytes=…), make the window smaller, or run with workers=1"
+            f"{self.joins[join].node.label}: its windows and a step of rows do not fit the "
+            f"{self.options.arena_bytes:,} bytes of shared memory that a run may use ({self.arena.held:,} are held); "
+            "allow more with dt.Options(arena_bytes=…), take less at a time (batch_rows=…), make the window smaller, "
+            "or run with workers=1"
         )
 
     def _flush(self) -> None:
@@ -248,6 +252,9 @@ class Workers:
                 each.process.join()
             each.process.close()
             each.channel.socket.close()
+        for number in range(len(self.workers)):
+            if not kill and (said := self._words_of(number)):
+                sys.stderr.write("".join(f"worker {number}: {line}\n" for line in said))
         self.workers = []
         self.context.destroy(linger=0)
         for board in self.boards:
@@ -282,9 +289,14 @@ class Workers:
         return "saying something"
 
     def _last_words(self, number: int) -> str:
-        path = self.folder.path / f"worker-{number}.err"
-        lines = path.read_text(errors="replace").splitlines()[-20:] if path.exists() else []
+        if self._state_of(number) == "starting":
+            return "what it wrote, if anything, is above"
+        lines = self._words_of(number)[-20:]
         return "the last it wrote:\n" + "\n".join(lines) if lines else "it wrote nothing to stderr"
+
+    def _words_of(self, number: int) -> list[str]:
+        path = self.folder.path / f"worker-{number}.err"
+        return path.read_text(errors="replace").splitlines() if path.exists() else []
 
     def _raise(self, number: int, meta: dict[str, Any]) -> None:
         kind = getattr(errors, meta["type"], None)
@@ -296,6 +308,16 @@ class Workers:
             error.add_note(note)
         error.add_note(f"It happened in worker {number}:\n{meta['traceback']}")
         raise error
+
+
+@contextlib.contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Start processes to which Ctrl-C means nothing from the first moment on; here it waits until they are started."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 _MAIN = threading.Lock()

@@ -49,7 +49,8 @@ def explain(
     sinks = [node for node in nodes if isinstance(node, WriteNode)]
     used = {id(node) for node in reachable(sinks)}
     needed = needed_columns(sinks)
-    where = "in one process" if workers == 1 else f"joins on {workers} worker processes, the rest in this one"
+    several = workers > 1 and any(isinstance(node, JoinNode) for node in nodes)
+    where = f"joins on {workers} worker processes, the rest in this one" if several else "in one process"
     lines = [f"flow {name!r}, {where}"]
     for node in nodes:
         lines.append("")

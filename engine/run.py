@@ -122,20 +122,20 @@ class _Stopped(Exception):
 
 
 class _Interrupt:
-    """Ctrl-C asks the run to stop between two batches; a second one stops it wherever it is."""
+    """Ctrl-C, or SIGTERM, asks the run to stop between two batches; a second one stops it wherever it is."""
 
     def __init__(self, tell: bool) -> None:
         self.asked, self.tell = False, tell
-        self.before: Any = None
+        self.before: dict[int, Any] = {}
 
     def __enter__(self) -> "_Interrupt":
         if threading.current_thread() is threading.main_thread():
-            self.before = signal.signal(signal.SIGINT, self._ask)
+            self.before = {number: signal.signal(number, self._ask) for number in (signal.SIGINT, signal.SIGTERM)}
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.before is not None:
-            signal.signal(signal.SIGINT, self.before)
+        for number, handler in self.before.items():
+            signal.signal(number, handler)
 
     def _ask(self, *_: object) -> None:
         if self.asked:

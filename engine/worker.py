@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import pyarrow as pa
 import zmq
 
@@ -91,13 +92,14 @@ class _Edge:
         return piece
 
 
-def main(start: Start) -> None:
+def main(told: bytes) -> None:
     """Run a worker until it is told to stop."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the one who started us decides
+    start: Start = cloudpickle.loads(told)
     _die_with(start.parent)
     errors = os.open(start.folder / f"worker-{start.number}.err", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(errors, 2)
     faulthandler.enable()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the one who started us decides
     if start.core is not None:
         os.sched_setaffinity(0, {start.core})
     _keep_memory()

@@ -187,7 +187,10 @@ class Stateful:
         who = f"{self.where}: {self.name}"
         if self.delay is None:
             raise UserFunctionError(f"{who} sets timers, and has no on_timer and timer_delay")
-        when = np.ascontiguousarray(times, np.int64)
+        given = np.asarray(times)
+        if given.dtype.kind not in "iu" and given.size:
+            raise UserFunctionError(f"{who}: set_timers was given times of type {given.dtype}; give integers")
+        when = np.ascontiguousarray(given, np.int64)
         if not isinstance(data, pa.RecordBatch) or data.num_rows != len(when):
             raise UserFunctionError(f"{who}: set_timers wants a RecordBatch with a row for each of {len(when)} times")
         if len(when) == 0:

@@ -275,6 +275,7 @@ def test_what_it_returns_is_held_to_its_word(on_batch, says):
     ("set_timers", "says"),
     [
         (lambda b, c: c.set_timers(c.times, b), "sets a timer at .* when rows up to .* were seen"),
+        (lambda b, c: c.set_timers(c.times + 9.5, b), "was given times of type float64; give integers"),
         (lambda b, c: c.set_timers(c.times + 9, b.slice(1)), "wants a RecordBatch with a row for each of 1 times"),
         (
             lambda b, c: (c.set_timers(c.times + 9, b), c.set_timers(c.times + 9, b.select(["t"]))),

@@ -220,7 +220,7 @@ def test_small_steps_are_dealt_out_one_at_a_time():
 
 
 def test_windows_that_do_not_fit_say_what_to_do():
-    with pytest.raises(dt.TransportError, match=r"join 'join-1': its windows do not fit.*arena_bytes="):
+    with pytest.raises(dt.TransportError, match=r"join 'join-1': its windows and a step of rows do not fit.*batch_rows="):
         joined(2, window=dt.last(None), arena_bytes=20_000)
 
 
@@ -358,10 +358,45 @@ def workers_of(pid):
     return found
 
 
-def test_ctrl_c_stops_the_workers_too(script):
+GLOBALS = """
+    import math
+    import numpy as np
+    import dovetail as dt
+    from dovetail import left, right
+
+    LIMIT = 3
+
+    class Scale:
+        by = 2
+
+    def helper(x):
+        return np.floor(x * math.pi * Scale.by) % LIMIT == 0
+
+    def both(a, b):
+        return helper(a * b)
+
+    flow = dt.Flow("f")
+    s = flow.read(dt.memory({"t": range(1000), "x": range(1000)}), name="s", time="t")
+    on = [(left.x - right.x).abs() <= 3, dt.udf(both, ["x"], ["x"])]
+    out = s.join(s, on=on, window=dt.last(1000)).write(dt.collect())
+    counts = [flow.run(workers=n) and out.table().num_rows for n in (1, 2)]
+    print(counts[0] > 100 and counts[0] == counts[1])
+"""
+
+
+def test_functions_of_a_script_find_what_they_refer_to(tmp_path):
+    """What a script defines goes to the workers by value, with its helpers, and nothing of it is run there again."""
+    path = tmp_path / "job.py"
+    path.write_text(textwrap.dedent(GLOBALS))
+    done = subprocess.run([sys.executable, path], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("True\n", "")
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_stops_the_workers_too(script, how):
     children = workers_of(script.pid)
     assert len(children) >= 2
-    os.killpg(script.pid, signal.SIGINT)
+    os.killpg(script.pid, how) if how == signal.SIGINT else script.send_signal(how)
     out, err = script.communicate(timeout=60)
     assert "stopped cleanly" in out, err
     assert list(root().iterdir()) == []
