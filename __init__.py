@@ -10,6 +10,7 @@ __all__ = [
     "DovetailError",
     "Flow",
     "FlowError",
+    "Job",
     "LateError",
     "Options",
     "PredicateError",
@@ -54,7 +55,7 @@ __all__ = [
 
 from . import state
 from .config import Options
-from .engine import Flow, Result, Stream
+from .engine import Flow, Job, Result, Stream
 from .errors import (
     CheckpointError,
     DataError,

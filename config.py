@@ -48,6 +48,10 @@ class Options:
     """Seconds between two looks at sources that have nothing now. Short beside what a person notices,
     long beside the cost of a look."""
 
+    silence_seconds: float = 10.0
+    """Seconds after which a worker that shows no sign of life is killed: one that is stopped, or stuck in native code
+    that holds the interpreter. Long beside any pause of a busy machine; one that computes shows that it does."""
+
     def __post_init__(self) -> None:
         for field in fields(self):
             value, least = getattr(self, field.name), 0 if field.name == "poll_seconds" else 1

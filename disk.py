@@ -30,6 +30,11 @@ class Disk:
         """Open a new file for writing."""
         return open(path, "xb")
 
+    def write(self, path: str, data: bytes) -> None:
+        """Put something in place of a file's contents. A crash may leave what was there before, or nothing."""
+        with open(path, "wb") as file:
+            file.write(data)
+
     def sync(self, path: str) -> None:
         """Make a file's contents durable."""
         with open(path, "rb") as file:

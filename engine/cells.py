@@ -1,45 +1,39 @@
-"""The side of a run that has workers: it starts them, hands steps out, takes answers, and notices deaths.
+"""The side of a run that has workers: it hands steps out, takes answers, and notices who is gone or silent.
 
-The shell around `Head` (parallel.py): sockets, processes and the arena are here, decisions are there. One `Workers`
-serves all joins of a run; worker i has cell i of each.
+The shell around `Head` (parallel.py): what is said to workers is here, decisions are there, and how workers come to be
+is in processes.py. One `Workers` serves all joins of a run; worker i has cell i of each.
 
-A death is an end: every wait of this side also waits for the workers' processes (their file descriptors become readable
-when they end), so that a worker that is gone is seen at once, whatever was going on.
+A death is an end: every wait of this side also waits for the workers' processes, so that a worker that is gone is seen
+at once, whatever was going on; and one that is stopped, stuck or cut off is noticed by its silence (watch.py).
 """
 
 __all__ = ["ParallelJoin", "Workers"]
 
 import contextlib
-import os
-import pickle
-import signal
 import sys
-import threading
-import uuid
-import zlib
+import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import cloudpickle
-import multiprocess
 import pyarrow as pa
 import zmq
 
 from .. import errors
 from ..batch import START, Batch, Watermark, empty_batch
 from ..config import Options
-from ..errors import DovetailError, FlowError, TransportError, WorkerError
+from ..errors import DovetailError, TransportError, WorkerError
 from ..operators.access import SIDES, output_fields
 from ..operators.contracts import Rows
 from ..operators.layouts import Layout
 from ..operators.numbering import Numbering, Step
-from ..transport import INLINE, Arena, Block, Channel, Reader, RunFolder
+from ..transport import INLINE, Block, Channel
 from . import codec, worker
 from .graph import JoinNode
 from .parallel import Done, Head, Slice, StepMessage
 from .plan import asked_of_input
+from .processes import Launcher
 from .tasks import JoinTask
+from .watch import Watch
 
 STEPS_UNDER_WAY = 4
 """Steps that the cells of a join may have before them: enough that none waits for the head, few enough that what waits
@@ -49,110 +43,67 @@ SMALL_STEP = 1 << 15
 """Rows below which a step costs more for being one than for its rows: then the next is dealt out when this has been
 answered, and not before."""
 
-ADDRESSES = {"ipc": "ipc://{folder}/worker-{number}.sock", "tcp": "tcp://127.0.0.1:*"}
-"""Transports, and where a worker is awaited. Over `tcp` the system chooses the port, and nothing is in shared memory:
-all parts travel inside messages, as they must to another machine."""
+LOOK_SECONDS = 0.25
+"""Seconds between two looks at how the workers are."""
 
 START_SECONDS = 60.0
 """How long a worker may take to come up: long enough for a machine that starts many at once from a cold disk."""
 
 
-@dataclass
-class _Worker:
-    process: Any
-    channel: Channel
-    core: int | None
-
-
 class Workers:
-    """Worker processes, started and stopped together."""
+    """Workers, started and stopped together.
 
-    def __init__(self, count: int, options: Options, transport: str = "ipc") -> None:
-        self.count, self.options, self.transport = count, options, transport
-        self.folder = RunFolder()
-        self.context: zmq.Context[Any] = zmq.Context()
-        self.workers: list[_Worker] = []
+    `job` and `generation` tell the messages of this attempt from all others.
+    """
+
+    def __init__(
+        self, count: int, options: Options, launcher: Launcher, *, job: int = 0, generation: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self.count, self.options, self.launcher, self.clock = count, options, launcher, clock
+        self.job, self.generation = job, generation
         self.joins: list[ParallelJoin] = []
-        self.boards: list[Any] = []
-        self.poller = zmq.Poller()
         self.here: set[int] = set()  # workers that have come up
         self.flushed = 0  # workers that have answered the last `_flush`
-        self.stack = contextlib.ExitStack()
+        self.watch = Watch(count, options.silence_seconds)
+        self.looked = 0.0
 
     def start(self, joins: "Sequence[ParallelJoin]") -> None:
-        """Start the processes; return when all of them are there."""
+        """Start the workers; return when all of them are there."""
         self.joins = list(joins)
-        self.stack.enter_context(self.folder)
-        path, job = self.folder.path, zlib.crc32(uuid.uuid4().bytes)
-        arena_bytes = self.options.arena_bytes if self.transport == "ipc" else None
-        self.arena = None if arena_bytes is None else Arena(path, "head", arena_bytes)
-        parts = tuple(join.part() for join in joins)
-        spawn = multiprocess.get_context("spawn")
-        cores = sorted(os.sched_getaffinity(0))
-        for number in range(self.count):
-            core = cores[number % len(cores)] if self.count > 1 else None
-            socket, address = self._bound(number)
-            reader = None if self.arena is None else Reader(path, f"worker-{number}")
-            channel = Channel(socket, job=job, generation=0, edge=number, arena=self.arena, reader=reader)
-            board = self._board(f"{path.name}-{number}")
-            start = worker.Start(
-                number, job, 0, path, address, os.getpid(), core, arena_bytes, self.options.out_rows, parts, board
-            )
-            try:
-                # By value what a script defines, with what that refers to: the script is not run again over there.
-                told = cloudpickle.dumps(start)
-                process = spawn.Process(target=worker.main, args=(told,), name=f"dovetail-worker-{number}", daemon=True)
-                with _without_main(), _without_interrupts():
-                    process.start()
-            except (TypeError, AttributeError, ImportError, ValueError, pickle.PicklingError) as error:
-                raise FlowError(
-                    f"a step of this flow cannot be sent to another process: {error}; "
-                    "use functions that hold no open files, locks or connections, or run with workers=1"
-                ) from error
-            self.workers.append(_Worker(process, channel, core))
-        for each in self.workers:
-            self.poller.register(each.channel.socket, zmq.POLLIN)
-            self.poller.register(each.process.sentinel, zmq.POLLIN)
+        self.launcher.start([join.part() for join in joins], job=self.job, generation=self.generation)
+        self.arena = self.launcher.arena
+        until = self.clock() + START_SECONDS
         while missing := set(range(self.count)) - self.here:
-            if not self.wait(START_SECONDS):
-                number = min(missing)
+            if not self.wait(1.0) and self.clock() >= until:
                 raise WorkerError(
-                    f"worker {number} did not come up in {START_SECONDS:.0f} s; {self._last_words(number)}"
+                    f"{self.launcher.name(min(missing))} did not come up in {START_SECONDS:.0f} s; "
+                    "the machine may be too busy: run with fewer workers"
                 )
             self.pump()
 
-    def _bound(self, number: int) -> "tuple[zmq.Socket[bytes], str]":
-        """Return a socket for a worker to connect to, and its address."""
-        address = ADDRESSES[self.transport].format(folder=self.folder.path, number=number)
-        socket = self.context.socket(zmq.DEALER)
-        socket.setsockopt(zmq.LINGER, 0)
-        socket.set_hwm(0)
-        try:
-            socket.bind(address)
-        except zmq.ZMQError as error:
-            hint = "give a shorter path in DOVETAIL_RUNS" if self.transport == "ipc" else "free a port"
-            raise TransportError(
-                f"worker {number} cannot be awaited at {address}: {zmq.strerror(error.errno or 0)}; "
-                f"{hint}, or run with workers=1"
-            ) from error
-        return socket, socket.getsockopt(zmq.LAST_ENDPOINT).decode()
-
-    def _board(self, name: str) -> str:
-        from shared_memory_dict import SharedMemoryDict
-
-        self.folder.note_board(f"sm_{name}")
-        self.boards.append(SharedMemoryDict(name, 4096))
-        return name
-
     def wait(self, seconds: float) -> bool:
         """Wait for a message of any worker; raise if one has died. Return whether there is a message."""
-        ready = dict(self.poller.poll(max(1, round(seconds * 1000))))
-        if any(each.channel.socket in ready for each in self.workers):
+        if self.launcher.wait(seconds):
             return True
-        for number, each in enumerate(self.workers):
-            if each.process.sentinel in ready:
-                self._died(number)
+        if (number := self.launcher.dead()) is not None:
+            self._died(number)
+        self._look()
         return False
+
+    def _look(self) -> None:
+        """Ask those that are silent whether they are there, and raise if one has been for too long."""
+        now = self.clock()
+        if now - self.looked < LOOK_SECONDS or len(self.here) < self.count:
+            return
+        self.looked = now
+        ask, silent = self.watch.look(now, self.launcher.beats())
+        for number, how in silent:
+            self.launcher.kill(number)
+            raise WorkerError(f"{self.launcher.name(number)} {how}; it was killed")
+        for number in ask:
+            with self._still_there(number) as channel:
+                channel.send(codec.ASK, {})
 
     def deal(self, join: int, message: StepMessage) -> None:
         """Send a step to all cells; what it holds is written once."""
@@ -172,11 +123,12 @@ class Workers:
         return not all(join.idle for join in self.joins)
 
     def _store(self, part: Any, join: int, alone: bool) -> Any:
-        stored = self.workers[0].channel.store(part, self.count)
+        channel = self.launcher.channels[0]
+        stored = channel.store(part, self.count)
         if self.arena is None or not alone or isinstance(stored, Block) or len(stored) <= INLINE:
             return stored  # what finds no room now travels inside its message
         self._flush()  # nothing is before the cells, but word of what they have finished with may be on its way
-        stored = self.workers[0].channel.store(part, self.count)
+        stored = channel.store(part, self.count)
         if isinstance(stored, Block):
             return stored
         raise TransportError(
@@ -199,9 +151,10 @@ class Workers:
     def pump(self) -> bool:
         """Take every message that has come; return whether there was one."""
         some = False
-        for number, each in enumerate(self.workers):
-            while (message := each.channel.receive()) is not None:
+        for number, channel in enumerate(self.launcher.channels):
+            while (message := channel.receive()) is not None:
                 some = True
+                self.watch.heard(number)
                 if message.kind == codec.ERROR:
                     self._raise(number, message.meta)
                 if message.kind == codec.HELLO:
@@ -227,76 +180,32 @@ class Workers:
     @contextlib.contextmanager
     def _still_there(self, number: int) -> Iterator[Channel]:
         """Lend a worker's channel for sending. If nobody is there to receive, tell why."""
-        each = self.workers[number]
         try:
-            yield each.channel
+            yield self.launcher.channels[number]
         except TransportError:
             self._raise_what_it_said(number)
-            each.process.join(1.0)
-            if not each.process.is_alive():
+            if self.launcher.gone(number):
                 self._died(number)
             raise
 
     def stop(self, *, kill: bool = False) -> None:
-        """Stop the processes, and remove what the run left in memory."""
-        for each in self.workers:
-            if kill:
-                each.process.kill()
-            elif each.process.is_alive():
+        """Stop the workers, and remove what the run left in memory."""
+        if not kill:
+            for channel in self.launcher.channels:
                 with contextlib.suppress(zmq.ZMQError, TransportError):
-                    each.channel.send(codec.STOP, {})
-        for each in self.workers:
-            each.process.join(None if kill else 5.0)
-            if each.process.is_alive():
-                each.process.kill()
-                each.process.join()
-            each.process.close()
-            each.channel.socket.close()
-        for number in range(len(self.workers)):
-            if not kill and (said := self._words_of(number)):
-                sys.stderr.write("".join(f"worker {number}: {line}\n" for line in said))
-        self.workers = []
-        self.context.destroy(linger=0)
-        for board in self.boards:
-            board.shm.close()
-            board.shm.unlink()
-        self.boards = []
-        self.stack.close()
+                    channel.send(codec.STOP, {})
+        said = self.launcher.stop(kill=kill)
+        if not kill:
+            sys.stderr.write("".join(line + "\n" for line in said))
 
     def _died(self, number: int) -> None:
         self._raise_what_it_said(number)
-        each = self.workers[number]
-        each.process.join(1.0)
-        code = each.process.exitcode
-        how = f"signal {-code} ({signal.Signals(-code).name})" if code is not None and code < 0 else f"exit code {code}"
-        raise WorkerError(
-            f"worker {number} (process {each.process.pid}, core {each.core}) died of {how} while it was "
-            f"{self._state_of(number)}; {self._last_words(number)}"
-        )
+        raise WorkerError(f"{self.launcher.name(number)} {self.launcher.obituary(number)}")
 
     def _raise_what_it_said(self, number: int) -> None:
-        while (message := self.workers[number].channel.receive()) is not None:
+        while (message := self.launcher.channels[number].receive()) is not None:
             if message.kind == codec.ERROR:
                 self._raise(number, message.meta)
-
-    def _state_of(self, number: int) -> str:
-        """Return what a worker has said of its state. It may have died in the middle of saying it."""
-        for _ in range(3):
-            try:
-                return str(self.boards[number].get("state", "starting"))
-            except (pickle.UnpicklingError, EOFError, ValueError):
-                continue
-        return "saying something"
-
-    def _last_words(self, number: int) -> str:
-        if self._state_of(number) == "starting":
-            return "what it wrote, if anything, is above"
-        lines = self._words_of(number)[-20:]
-        return "the last it wrote:\n" + "\n".join(lines) if lines else "it wrote nothing to stderr"
-
-    def _words_of(self, number: int) -> list[str]:
-        path = self.folder.path / f"worker-{number}.err"
-        return path.read_text(errors="replace").splitlines() if path.exists() else []
 
     def _raise(self, number: int, meta: dict[str, Any]) -> None:
         kind = getattr(errors, meta["type"], None)
@@ -308,38 +217,6 @@ class Workers:
             error.add_note(note)
         error.add_note(f"It happened in worker {number}:\n{meta['traceback']}")
         raise error
-
-
-@contextlib.contextmanager
-def _without_interrupts() -> Iterator[None]:
-    """Start processes to which Ctrl-C means nothing from the first moment on; here it waits until they are started."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-_MAIN = threading.Lock()
-
-
-@contextlib.contextmanager
-def _without_main() -> Iterator[None]:
-    """Start processes that do not run the user's script again: what they need of it is sent to them by value.
-
-    One thread at a time: another one's end would bring back in the middle what is hidden.
-    """
-    with _MAIN:
-        main = sys.modules["__main__"]
-        names = ("__file__", "__spec__")
-        hidden = {name: getattr(main, name) for name in names if getattr(main, name, None) is not None}
-        try:
-            for name in hidden:
-                setattr(main, name, None)
-            yield
-        finally:
-            for name, value in hidden.items():
-                setattr(main, name, value)
 
 
 class ParallelJoin(JoinTask):

@@ -6,9 +6,12 @@ never changed (`rows-*`); what else there is to remember is one small file (`sta
 says which files a checkpoint consists of, how long they are and what their checksums are. A checkpoint is there when
 its manifest is. The last two are kept; files that neither needs are removed.
 
+A *savepoint* is a checkpoint in a folder of its own, whose files are second names of the same ones. It is never
+changed, and any number of runs can begin with it, each in a folder of its own.
+
 Invariants: every file that a manifest names is whole and durable, and its name too, before the manifest is; files are
-read back and compared before that; nothing is removed that one of the two last manifests names. Whoever uses a folder
-holds its lock.
+read back and compared before that; nothing is removed that one of the two last manifests names, and nothing at all
+before a checkpoint was made. Whoever uses a folder holds its lock.
 Cost: a checkpoint writes the rows that came since the last one and are still wanted, and the small state.
 """
 
@@ -34,7 +37,14 @@ KEPT = 2
 """Checkpoints that are kept: the last one, and the one before, if the disk should lose a bit of the last."""
 
 _MANIFEST = re.compile(r"checkpoint-(\d{6,})\.json")
-_OURS = re.compile(r"(checkpoint|state|rows)-\d{6,}(-\d+)?\.(json|part)(\.tmp)?|lock")
+_OURS = re.compile(r"(checkpoint|state|rows)-\d{6,}(-\d+)?\.(json|part)(\.tmp)?|lock|shown")
+_SHOWN = "shown"
+"""The file that says up to which checkpoint sinks may have shown their rows: more than the last one's number, if that
+was deleted by hand since."""
+
+_SAVEPOINT = "savepoint"
+"""An empty file that tells a savepoint from a folder that runs go on in."""
+
 _ROWS = "\0rows"
 
 
@@ -69,6 +79,12 @@ class Manifest:
     finished: bool
     state: _File
     rows: dict[str, list[_File]] = field(default_factory=dict)
+    begun: str = ""  # the savepoint with which the folder was begun
+
+    @property
+    def title(self) -> str:
+        """Name it, as no other checkpoint of any run is named."""
+        return f"{self.lineage}/{self.number}"
 
     def files(self) -> list[_File]:
         """Return all its files."""
@@ -86,11 +102,15 @@ class Checkpoints:
     def __init__(self, folder: str, mark: FlowMark, disk: Disk) -> None:
         self.folder, self.mark, self.disk = folder, mark, disk
         self.latest: Manifest | None = None
+        self.shown: int | None = None  # the last epoch that sinks may have shown; None: nobody knows
         self._kept: list[Manifest] = []
         self._unlock: Any = None
 
-    def open(self, *, fresh: bool = False) -> None:
-        """Take the folder, and find the last checkpoint in it; raise if the flow cannot go on from there."""
+    def open(self, *, fresh: bool = False, savepoint: str | None = None) -> None:
+        """Take the folder, and find the last checkpoint in it; raise if the flow cannot go on from there.
+
+        `savepoint`: what a folder without a checkpoint begins with.
+        """
         where = f"checkpoint={self.folder!r}"
         try:
             self.disk.make_folder(self.folder)
@@ -102,7 +122,10 @@ class Checkpoints:
         except OSError as error:
             raise CheckpointError(f"{where} cannot be used: {error.strerror or error}; give another folder") from error
         try:
-            self._look(where, fresh)
+            self._look(where, fresh, savepoint is not None)
+            if savepoint is not None:
+                self._begin_with(savepoint, where)
+            self.shown = self._last_shown()
         except BaseException:
             self.close()
             raise
@@ -166,39 +189,92 @@ class Checkpoints:
             yield
         self.disk.sync_folder(self.folder)
         yield
-        manifest = Manifest(number, self.mark.name, self.mark.steps, lineage, generation, finished, state, rows)
+        begun = "" if self.latest is None else self.latest.begun
+        manifest = Manifest(number, self.mark.name, self.mark.steps, lineage, generation, finished, state, rows, begun)
         for file in written:
             self._checked(manifest, file)
         yield
         write_whole(self.disk, self._path(_name(number)), [manifest.encoded()])
         self.disk.sync_folder(self.folder)
-        self.latest = manifest
+        yield
+        self.disk.write(self._path(_SHOWN), str(number).encode())
+        self.latest, self.shown = manifest, number
         self._kept = [*self._kept, manifest][-KEPT:]
         yield
         self._sweep()
 
+    def check_savepoint(self, folder: str) -> None:
+        """Raise if there can be no savepoint in a folder."""
+        try:
+            names = self.disk.names(folder)
+        except OSError as error:
+            raise CheckpointError(f"savepoint {folder!r}: {error.strerror}; give a folder that is new") from error
+        if names:
+            raise CheckpointError(f"savepoint {folder!r} holds {names[0]!r}; give a folder that is new or empty")
+
     def copy_to(self, folder: str) -> None:
         """Make the last checkpoint anew in another folder: a savepoint."""
         assert self.latest is not None
-        disk = self.disk
-        where = f"savepoint {folder!r}"
+        self.check_savepoint(folder)
         try:
-            disk.make_folder(folder)
-            if names := [name for name in disk.names(folder) if name != "lock"]:
-                raise CheckpointError(f"{where} holds {names[0]!r}; give a folder that is new or empty")
-            for file in self.latest.files():
-                disk.link(self._path(file.name), f"{folder}/{file.name}")
-                disk.sync(f"{folder}/{file.name}")
-            disk.sync_folder(folder)
-            write_whole(disk, f"{folder}/{_name(self.latest.number)}", [self.latest.encoded()])
-            disk.sync_folder(folder)
+            self.disk.make_folder(folder)
+            self._link(self.folder, folder, replace(self.latest, begun=""))
+            self.disk.create(f"{folder}/{_SAVEPOINT}").close()
+            self.disk.sync_folder(folder)
         except OSError as error:
-            raise CheckpointError(f"{where} cannot be written: {error.strerror or error}; give another folder") from (
-                error
-            )
+            raise CheckpointError(
+                f"savepoint {folder!r} cannot be written: {error.strerror or error}; give another folder"
+            ) from error
 
-    def _look(self, where: str, fresh: bool) -> None:
+    def _link(self, old: str, new: str, manifest: Manifest) -> None:
+        """Give the files of a checkpoint second names in another folder, and then its manifest."""
+        disk = self.disk
+        for file in manifest.files():
+            disk.remove(f"{new}/{file.name}")  # of a beginning that was cut off
+            disk.link(f"{old}/{file.name}", f"{new}/{file.name}")
+            disk.sync(f"{new}/{file.name}")
+        disk.sync_folder(new)
+        write_whole(disk, f"{new}/{_name(manifest.number)}", [manifest.encoded()])
+        disk.sync_folder(new)
+
+    def _begin_with(self, savepoint: str, where: str) -> None:
+        """Begin this folder with a savepoint, unless that was done before."""
+        other = Checkpoints(savepoint, self.mark, self.disk)
+        what = f"savepoint={savepoint!r}"
+        names = self.disk.names(savepoint)
+        numbers = [int(found[1]) for name in names if (found := _MANIFEST.fullmatch(name))]
+        if _SAVEPOINT not in names or not numbers:
+            raise CheckpointError(f"{what} is no savepoint; give a folder that `dovetail savepoint` or stop() has made")
+        manifest = replace(other._read_manifest(what, numbers[-1]), begun="")
+        other._compare(what, manifest)
+        if self.latest is not None:
+            if self.latest.begun != manifest.title:
+                raise CheckpointError(
+                    f"{where} holds checkpoint {self.latest.number}, which did not begin with {what}; give a folder "
+                    "that is new, or leave savepoint= out to go on from there"
+                )
+            return
+        for file in manifest.files():
+            other._checked(manifest, file)
+        manifest = replace(manifest, begun=manifest.title)
+        self._link(savepoint, self.folder, manifest)
+        self.latest, self._kept = manifest, [manifest]
+
+    def _last_shown(self) -> int | None:
+        if self.latest is None or self.latest.begun == self.latest.title:
+            return None
+        try:
+            return max(self.latest.number, int(self.disk.read(self._path(_SHOWN))))
+        except (OSError, ValueError):  # a crash came between the first checkpoint and this
+            return self.latest.number
+
+    def _look(self, where: str, fresh: bool, begins: bool) -> None:
         names = self.disk.names(self.folder)
+        if _SAVEPOINT in names:
+            raise CheckpointError(
+                f"{where} is a savepoint, which is not changed; begin with it in a folder of its own: "
+                f"checkpoint='…', savepoint={self.folder!r}"
+            )
         if foreign := [name for name in names if not _OURS.fullmatch(name)]:
             raise CheckpointError(f"{where} holds {foreign[0]!r}, which is no checkpoint; give a folder of its own")
         numbers = sorted(int(found[1]) for name in names if (found := _MANIFEST.fullmatch(name)))
@@ -208,12 +284,13 @@ class Checkpoints:
                 "or give another one"
             )
         if not numbers:
-            if parts := [name for name in names if name.endswith(".part")]:
+            # A crash may have come before the first checkpoint; no later one is without an earlier one.
+            parts = [name for name in names if name.endswith(".part") and "-000000" not in name]
+            if parts and not begins:
                 raise CheckpointError(
                     f"{where} holds {parts[0]!r} and no checkpoint-*.json: the files that say what belongs together "
                     "were deleted; restore them, or delete the folder to begin anew"
                 )
-            self._sweep()
             return
         self.latest = self._read_manifest(where, numbers[-1])
         self._kept = [self.latest]
@@ -226,7 +303,6 @@ class Checkpoints:
                     f"{where}: checkpoint {self.latest.number} needs {file.name!r}, which is gone; "
                     f"{self._way_out(self.latest)}"
                 )
-        self._sweep()
 
     def _read_manifest(self, where: str, number: int) -> Manifest:
         name = _name(number)
@@ -319,7 +395,7 @@ class Checkpoints:
     def _sweep(self) -> None:
         """Remove what no checkpoint that is kept needs."""
         wanted = {file.name for manifest in self._kept for file in manifest.files()}
-        wanted |= {_name(manifest.number) for manifest in self._kept} | {"lock"}
+        wanted |= {_name(manifest.number) for manifest in self._kept} | {"lock", _SHOWN}
         # Manifests first: one without its files would look damaged.
         for name in sorted(set(self.disk.names(self.folder)) - wanted):
             if _OURS.fullmatch(name):

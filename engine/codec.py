@@ -3,7 +3,9 @@
 A batch travels as a stream of Arrow's, which is written in the place where it is read: once. Reading it copies nothing.
 """
 
-__all__ = ["ACK", "DONE", "ERROR", "FLUSH", "FREED", "HELLO", "SLICE", "STEP", "STOP", "decode", "encode"]
+__all__ = [
+    "ACK", "ASK", "DONE", "ERROR", "FLUSH", "FREED", "HELLO", "HERE", "SLICE", "STEP", "STOP", "decode", "encode",
+]  # fmt: skip
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +17,7 @@ from ..operators.access import SIDES
 from ..operators.layouts import Piece
 from .parallel import Done, Slice, StepMessage
 
-STEP, SLICE, DONE, ACK, FREED, HELLO, ERROR, STOP, FLUSH = range(9)
+STEP, SLICE, DONE, ACK, FREED, HELLO, ERROR, STOP, FLUSH, ASK, HERE = range(11)
 
 Parts = list[Any]
 

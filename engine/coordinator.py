@@ -55,9 +55,13 @@ class Coordinator:
         self.number, self.under_way = number, None
         self.failures = 0
 
-    def failed(self) -> float | None:
-        """An attempt has failed: return after how many seconds to begin the next one, or None to give up."""
+    def begin_again(self) -> None:
+        """Another attempt begins, at the last checkpoint."""
         self.under_way, self.last_begun = None, float("-inf")
         self.generation += 1
+
+    def failed(self) -> float | None:
+        """An attempt has failed: return after how many seconds to begin the next one, or None to give up."""
+        self.begin_again()
         self.failures += 1
         return None if self.failures >= MOST_ATTEMPTS else FIRST_PAUSE * 2 ** (self.failures - 1)

@@ -32,6 +32,7 @@ from ..operators.steps import Map, computed_type
 from ..operators.times import Duration, TimeDomain, parse_duration, time_domain
 from ..operators.windowed import Made, window_schema
 from ..operators.windows import WindowSpec
+from .control import Mailbox
 from .explain import Explanation, explain
 from .graph import (
     ComputeNode,
@@ -47,6 +48,7 @@ from .graph import (
     WindowNode,
     WriteNode,
 )
+from .job import Job
 from .keeper import keeping
 from .result import Result
 from .run import Status, run
@@ -134,7 +136,8 @@ class Flow:
 
     def run(
         self, *, workers: int = 1, checkpoint: str | os.PathLike[str] | None = None, fresh: bool = False,
-        every: Any = "1s", options: Options | None = None, progress: Callable[[Status], None] | None = None,
+        savepoint: str | os.PathLike[str] | None = None, every: Any = "1s", options: Options | None = None,
+        progress: Callable[[Status], None] | None = None,
     ) -> Result:  # fmt: skip
         """Run the flow until its sources end, or until Ctrl-C; return what was done.
 
@@ -149,6 +152,8 @@ class Flow:
             a crash ends the job.
         fresh
             Begin anew: a checkpoint in the folder is an error.
+        savepoint
+            A folder that `Job.savepoint` or `Job.stop` has made: begin with it, in a checkpoint folder of its own.
         every
             How often a checkpoint is made, and sinks show what they have been given (they also do so at the end).
         options
@@ -156,6 +161,22 @@ class Flow:
         progress
             Called about twice a second with a `Status`.
         """
+        return self._ready(workers, checkpoint, fresh, savepoint, every, options, progress)(Mailbox())
+
+    def start(
+        self, *, workers: int = 1, checkpoint: str | os.PathLike[str] | None = None, fresh: bool = False,
+        savepoint: str | os.PathLike[str] | None = None, every: Any = "1s", options: Options | None = None,
+        progress: Callable[[Status], None] | None = None,
+    ) -> Job:  # fmt: skip
+        """Run the flow beside what the caller does next; the arguments are those of `run`."""
+        return Job(self.name, self._ready(workers, checkpoint, fresh, savepoint, every, options, progress))
+
+    def _ready(
+        self, workers: int, checkpoint: str | os.PathLike[str] | None, fresh: bool,
+        savepoint: str | os.PathLike[str] | None, every: Any, options: Options | None,
+        progress: Callable[[Status], None] | None,
+    ) -> Callable[[Mailbox], Result]:  # fmt: skip
+        """Check everything that can be checked before the start; return what starts."""
         self._checked(workers)
         if options is not None and not isinstance(options, Options):
             raise FlowError(f"flow {self.name!r}: options={options!r}; write dt.Options(batch_rows=…)")
@@ -165,19 +186,26 @@ class Flow:
         if workers > cores:
             warnings.warn(
                 f"flow {self.name!r}: {workers} workers share {cores} cores, which is slower than workers={cores}",
-                stacklevel=2,
+                stacklevel=3,
             )
         seconds = float(parse_duration(every, f"flow {self.name!r}: every"))
         if seconds < 0:
             raise WindowError(f"flow {self.name!r}: every={every!r} is negative")
+        for word, value in (("fresh", fresh), ("savepoint", savepoint)):
+            if value and checkpoint is None:
+                raise FlowError(f"flow {self.name!r}: {word}={value!r} means nothing without checkpoint=…")
         processes = 0 if workers == 1 else workers
-        sinks, options = self._sinks(), options or Options.from_environment()
-        if checkpoint is None:
-            if fresh:
-                raise FlowError(f"flow {self.name!r}: fresh=True means nothing without checkpoint=…")
-            return run(self.name, sinks, options, seconds, progress, processes)
-        with keeping(self.name, sinks, os.fspath(checkpoint), seconds, fresh=fresh) as keeper:
-            return run(self.name, sinks, options, seconds, progress, processes, keeper)
+        sinks, chosen = self._sinks(), options or Options.from_environment()
+
+        def go(mailbox: Mailbox) -> Result:
+            if checkpoint is None:
+                return run(self.name, sinks, chosen, seconds, progress, processes, None, mailbox)
+            begin = None if savepoint is None else os.fspath(savepoint)
+            folder = os.fspath(checkpoint)
+            with keeping(self.name, sinks, folder, seconds, fresh=fresh, savepoint=begin) as keeper:
+                return run(self.name, sinks, chosen, seconds, progress, processes, keeper, mailbox)
+
+        return go
 
     def explain(
         self, *, workers: int = 1, physical: bool = False, rate: float | None = None, options: Options | None = None

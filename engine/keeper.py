@@ -75,9 +75,10 @@ class Saver:
 
 @contextlib.contextmanager
 def keeping(
-    name: str, sinks: Sequence[WriteNode], folder: str, every: float, *, fresh: bool = False
-) -> Iterator["Keeper"]:
-    """Hold a folder of checkpoints for a run."""
+    name: str, sinks: Sequence[WriteNode], folder: str, every: float, *, fresh: bool = False,
+    savepoint: str | None = None, disk: Disk | None = None, saver: Any = None,
+) -> Iterator["Keeper"]:  # fmt: skip
+    """Hold a folder of checkpoints for a run; a new one can begin with a savepoint."""
     nodes = reachable(list(sinks))
     for node in nodes:
         if isinstance(node, ReadNode) and not node.source.replayable:
@@ -90,13 +91,16 @@ def keeping(
                 f"{node.label}: its {node.operator.describe()} cannot go on from a checkpoint; give the class "
                 "snapshot() and restore(table), or run without checkpoint=…"
             )
-    checkpoints = Checkpoints(folder, mark_of(name, nodes), Disk())
-    checkpoints.open(fresh=fresh)
+    checkpoints = Checkpoints(folder, mark_of(name, nodes), Disk() if disk is None else disk)
+    checkpoints.open(fresh=fresh, savepoint=savepoint)
     try:
         if checkpoints.latest is not None:
             how = "is finished" if checkpoints.latest.finished else "goes on"
-            sys.stderr.write(f"dovetail: flow {name!r} {how}, by checkpoint {checkpoints.latest.number} in {folder}\n")
-        keeper = Keeper(checkpoints, every, new_lineage(name))
+            begun = f", begun from savepoint {savepoint}" if savepoint else ""
+            sys.stderr.write(
+                f"dovetail: flow {name!r} {how}, by checkpoint {checkpoints.latest.number} in {folder}{begun}\n"
+            )
+        keeper = Keeper(checkpoints, every, new_lineage(name), saver)
         try:
             yield keeper
         finally:
@@ -137,10 +141,11 @@ def _said(node: Node) -> str:
 class Keeper:
     """Makes checkpoints of a run, and says whether a failed attempt is followed by another."""
 
-    def __init__(self, checkpoints: Checkpoints, every: float, lineage: str, saver: Any = None) -> None:
+    def __init__(self, checkpoints: Checkpoints, every: float, lineage: str, saver: Any) -> None:
         self.checkpoints, self.saver = checkpoints, Saver() if saver is None else saver
         latest = checkpoints.latest
         self.lineage = lineage if latest is None else latest.lineage
+        self.incarnation = uuid.uuid4().int & 0xFFFFFFFF  # of this process: tells its messages from those of others
         number, generation = (None, 0) if latest is None else (latest.number, latest.generation + 1)
         self.coordinator = Coordinator(every, number, generation)
 
@@ -198,6 +203,16 @@ class Keeper:
         """The number of the last checkpoint."""
         latest = self.checkpoints.latest
         return None if latest is None else latest.number
+
+    @property
+    def shown(self) -> int | None:
+        """The last epoch that sinks may have shown; None if nobody knows."""
+        return self.checkpoints.shown
+
+    def rescaled(self) -> None:
+        """The next attempt has another number of workers; this one did not fail."""
+        self.saver.abandon()
+        self.coordinator.begin_again()
 
     def failed(self, error: DovetailError, since: str) -> float | None:
         """An attempt has failed: return after how many seconds to try again, or None to give up.

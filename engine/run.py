@@ -1,124 +1,65 @@
-"""A flow in one process: read a batch, hand it through the graph, again, until the sources end.
+"""A run: read a batch, hand it through the graph, again, until the sources end.
 
-Which source is read next decides how much is held: of the sources that can hold each other back (a *group*) the one
-whose watermark is lowest goes first, so that what is ahead waits in its source and not in memory. A source that has
-nothing now is passed over; then the others may run ahead of it by `hold_bytes` and no further. A silent source with
-`idle=` that could have been read, and was not held back, for so long stops counting.
+What is read next is decided in reading.py, when a checkpoint is due and whether a failed attempt is followed by another
+in coordinator.py; here it is carried out. A *run* may take several *attempts*: each begins where the last checkpoint
+stands, with tasks made anew (`Runner`); one that is to go on with another number of workers ends as if it had failed.
 
-The clock is an argument, and everything decided with it is a plain function here (`next_source`, `idle_floor`,
-`due_in`), so that tests need no waiting.
+Everything that surrounds a run is in `Around` (clock, workers), so that tests can run the same code in a world of their
+own, in which time is virtual and anything may be lost.
 """
 
-__all__ = ["Runner", "run"]
+__all__ = ["Around", "Runner", "run"]
 
 import contextlib
 import signal
 import sys
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
 import pyarrow as pa
 
-from ..batch import END, START, Batch, Watermark
+from ..batch import END, START, Batch
 from ..config import Options
-from ..errors import DovetailError
+from ..errors import CheckpointError, DovetailError, FlowError, TransportError, WorkerError
 from ..monitoring import Status
-from ..operators.times import TimeDomain
 from ..transport import free_bytes
 from .cells import ParallelJoin, Workers
-from .graph import JoinNode, LateNode, MapNode, Node, Rate, WriteNode, reachable
+from .control import Mailbox, Question
+from .graph import JoinNode, LateNode, MapNode, Node, WriteNode, reachable
 from .keeper import Keeper, new_lineage
 from .physical import check_memory, layout_of
 from .plan import needed_columns, source_groups
+from .processes import Processes
+from .reading import SourceState, due_in, idle_floor, next_source
 from .result import Result, StepReport
 from .tasks import EPOCH_ROWS, JoinTask, ReadTask, SinkTask, Task, make_task, say_where
 
 PROGRESS_SECONDS = 0.5
 
 
-@dataclass
-class SourceState:
-    """What deciding needs to know about a source."""
+class Around:
+    """What a run has around it."""
 
-    task: ReadTask
-    silent_since: float | None = None
-    opened: float = 0.0
-    rows_read: int = 0
-
-    rows_before: int = 0  # a restore; and how far its event time had come
-    shown_before: int | None = None
-
-    def begin(self, now: float) -> None:
-        """Reading begins, perhaps not with the first row: a replay is paced from here on."""
-        self.opened, self.rows_read = now, self.task.rows_in
-        self.rows_before = self.task.rows_in
-        self.shown_before = self.task.order.greatest if self.task.order is not None else None
-
-    @property
-    def mark(self) -> Fraction | float:
-        """How far the source is, in seconds, or in the unit of an integer time column."""
-        mark, domain = self.task.watermark, self.task.node.domain
-        if not isinstance(mark, int) or domain is None or domain.ticks is None:
-            return mark if isinstance(mark, float) else Fraction(mark)
-        return Fraction(mark) / domain.ticks
-
-    def is_idle(self, now: float) -> bool:
-        """Tell whether it has been silent for so long that it no longer holds the others back."""
-        idle = self.task.node.idle
-        return idle is not None and self.silent_since is not None and now - self.silent_since >= idle
-
-
-def next_source(
-    group: Sequence[SourceState], tried: set[int], waits: Callable[[SourceState], bool]
-) -> SourceState | None:
-    """Choose which source of a group to read: the one furthest behind that may be read now.
-
-    Without event time every mark is the same; the one that has brought fewest rows goes first.
-    """
-    able = [s for s in group if not s.task.ended and id(s) not in tried and not waits(s)]
-    return min(able, key=lambda s: (s.mark, s.rows_read), default=None)
-
-
-def idle_floor(group: Sequence[SourceState], silent: SourceState, now: float) -> Watermark:
-    """Up to where a silent source promises that nothing will come: just past what the others wait for.
-
-    One unit past the least watermark of those that hold others back, so that rows at that very time go on as well;
-    when none does, past the greatest time that any of them has shown. One that has nothing now and is not idle (yet)
-    still holds others back: to promise more than it has reached would make rows late and let none go on.
-    """
-    others = [s for s in group if s is not silent and s.task.order is not None]
-    active = [s for s in others if not s.task.ended and not s.is_idle(now)]
-    domain = silent.task.node.domain
-    assert domain is not None
-    if active:
-        marks = [_in_domain(s.task.watermark, s.task.node.domain, domain) for s in active]
-    else:
-        shown = [(s.task.order.greatest, s.task.node.domain) for s in others if s.task.order]
-        marks = [max((_in_domain(m, d, domain) for m, d in shown if m is not None), default=START)]
-    least = min(marks)
-    return least + 1 if isinstance(least, int) else least
-
-
-def _in_domain(mark: Watermark, source: TimeDomain | None, target: TimeDomain) -> Watermark:
-    if not isinstance(mark, int) or source is None or source.ticks is None or target.ticks is None:
-        return mark
-    return int(Fraction(mark) / source.ticks * target.ticks // 1)
-
-
-def due_in(rate: Rate, rows: int, elapsed: float, event_seconds: float) -> float:
-    """Return for how long a paced source must still wait before its next batch."""
-    if rate.rows is not None:
-        return rows / rate.rows - elapsed
-    assert rate.speed is not None
-    return event_seconds / float(rate.speed) - elapsed
+    clock: Callable[[], float] = staticmethod(time.monotonic)
+    pause: Callable[[float], None] = staticmethod(time.sleep)
+    launch: Callable[[int, Options], Any] = Processes
 
 
 class _Stopped(Exception):
-    """Ctrl-C was pressed: no error, but the way out of the middle of a step."""
+    """Somebody asked the run to stop: no error, but the way out of the middle of a step."""
+
+
+class _Rescaled(Exception):
+    """The run is to go on with another number of workers."""
+
+    def __init__(self, workers: int, answer: "Future[Any]") -> None:
+        self.workers, self.answer = workers, answer
 
 
 class _Interrupt:
@@ -209,25 +150,32 @@ class Runner:
 
     def __init__(
         self, name: str, sinks: Sequence[WriteNode], options: Options, every: float,
-        progress: Callable[[Status], None] | None = None, clock: Callable[[], float] = time.monotonic,
-        pause: Callable[[float], None] = time.sleep, workers: int = 0, keeper: "Keeper | None" = None,
+        progress: Callable[[Status], None] | None = None, workers: int = 0, keeper: Keeper | None = None,
+        mailbox: Mailbox | None = None, around: Around | None = None,
     ) -> None:  # fmt: skip
         """`workers`: worker processes; 0: joins are done here. `keeper`: makes checkpoints, if there are to be any."""
-        self.name, self.options, self.every, self.progress = name, options, every, progress
-        self.clock, self.pause = clock, pause
+        self.around = around = Around() if around is None else around
+        self.name, self.sink_nodes, self.options, self.every, self.progress = name, sinks, options, every, progress
+        self.clock, self.mailbox, self.keeper = around.clock, mailbox or Mailbox(), keeper
+        self.lineage = keeper.lineage if keeper is not None else new_lineage(name)
         self.graph = _Graph.of(sinks, options, workers)
         self.joins = [task for task in self.graph.tasks if isinstance(task, ParallelJoin)]
+        self.check_workers(workers)
+        self.workers: Workers | None = None
         if self.joins:
-            check_memory([join.node for join in self.joins], needed_columns(sinks), free_bytes(), options)
-        self.workers = Workers(workers, options) if self.joins else None
+            self.workers = Workers(
+                workers, options, around.launch(workers, options), clock=self.clock,
+                job=zlib.crc32(self.lineage.encode()) if keeper is None else keeper.incarnation,
+                generation=0 if keeper is None else keeper.coordinator.generation,
+            )  # fmt: skip
         self.graph.tick = self.tick
         self.interrupted: Callable[[], bool] = lambda: False
+        self.opened = False
+        self.stopping: Question | None = None
         reads = {id(task.node): SourceState(task) for task in self.graph.tasks if isinstance(task, ReadTask)}
         self.groups = [[reads[id(node)] for node in group] for group in source_groups(sinks)]
         self.sinks = [task for task in self.graph.tasks if isinstance(task, SinkTask)]
-        self.keeper = keeper
         self.rows_at: dict[int, dict[str, int]] = {}  # how many each source had brought, by checkpoint
-        self.lineage = keeper.lineage if keeper is not None else new_lineage(name)
         for task in self.graph.tasks if keeper is not None else ():
             if isinstance(task, JoinTask):
                 task.keep_rows()
@@ -235,7 +183,15 @@ class Runner:
                 task.keeps_place = True
             elif isinstance(task, SinkTask):
                 task.outlives, task.known = True, {}
-        self.started = self.committed = self.shown = clock()
+        self.started = self.committed = self.shown = self.clock()
+
+    def check_workers(self, workers: int) -> None:
+        """Raise if the joins cannot be spread over so many workers."""
+        nodes = [task.node for task in self.graph.tasks if isinstance(task.node, JoinNode)]
+        if workers and nodes:
+            for node in nodes:
+                layout_of(node, workers)
+            check_memory(nodes, needed_columns(self.sink_nodes), free_bytes(), self.options)
 
     def open(self) -> None:
         """Open every source and sink, and start the workers; go on from the last checkpoint, if there is one."""
@@ -249,12 +205,7 @@ class Runner:
                 if isinstance(task, ReadTask):
                     task.open()
                 elif isinstance(task, SinkTask):
-                    before = task.node.inputs[0]
-                    has_schema = not isinstance(before, MapNode) or before.known
-                    task.open(task.node.schema if has_schema else None, self.lineage)
-                    if number is not None:
-                        task.epoch = number + 1
-                        task.announce(number)
+                    self._open_sink(task, number)
         for at, join in enumerate(self.joins):
             with _told(join.node):
                 assert self.workers is not None
@@ -265,6 +216,15 @@ class Runner:
             self._note_rows(number)
         if self.keeper is not None and number is None:
             self.checkpoint()
+        self.opened = True
+
+    def _open_sink(self, task: SinkTask, number: int | None) -> None:
+        before = task.node.inputs[0]
+        has_schema = not isinstance(before, MapNode) or before.known
+        task.open(task.node.schema if has_schema else None, self.lineage)
+        if number is not None:
+            assert self.keeper is not None
+            task.go_on(number, shown=self.keeper.shown)
 
     def finished(self) -> bool:
         """Tell whether every source has ended, and nothing is under way."""
@@ -276,6 +236,8 @@ class Runner:
 
     def round(self) -> bool:
         """Read one batch from each group; return False if there was nothing anywhere."""
+        while (question := self.mailbox.next()) is not None:
+            self._answer(question)
         if self.workers is not None:
             self._collect()
             if self.workers.short or any(join.full for join in self.joins):
@@ -289,7 +251,53 @@ class Runner:
             self._keep(self.keeper)
         return any(worked)
 
-    def _keep(self, keeper: "Keeper") -> None:
+    def _answer(self, question: Question) -> None:
+        """Do what somebody asks. What cannot be done is told to who asked, and the run goes on."""
+        verb, argument, answer = question.verb, question.argument, question.answer
+        try:
+            if verb == "status":
+                answer.set_result(self.status())
+                return
+            try:
+                self._check(verb, argument)
+            except DovetailError as error:
+                answer.set_exception(error)
+                return
+            if verb == "stop":
+                self.stopping = question
+                raise _Stopped
+            self.checkpoint()
+            if verb == "rescale":
+                raise _Rescaled(argument, answer)
+            self.leave_savepoint(question)
+        except (_Stopped, _Rescaled):
+            raise
+        except BaseException as error:
+            answer.set_exception(error)  # nobody else will answer
+            raise
+
+    def _check(self, verb: str, argument: Any) -> None:
+        """Raise if something cannot be done."""
+        if self.keeper is None and (verb != "stop" or argument is not None):
+            what = "rescale" if verb == "rescale" else "a savepoint"
+            raise FlowError(f"flow {self.name!r}: {what} needs a run with checkpoint=…")
+        if verb == "rescale":
+            self.check_workers(argument)
+        elif argument is not None:
+            assert self.keeper is not None
+            self.keeper.checkpoints.check_savepoint(argument)
+
+    def leave_savepoint(self, question: Question) -> None:
+        """Copy the checkpoint that was just made to where somebody asked for it, and tell so."""
+        assert self.keeper is not None
+        try:
+            self.keeper.checkpoints.copy_to(question.argument)
+        except CheckpointError as error:
+            question.answer.set_exception(error)
+        else:
+            question.answer.set_result(self.keeper.number)
+
+    def _keep(self, keeper: Keeper) -> None:
         """Begin a checkpoint if it is due, commit what one has made durable, and stop if that is asked for."""
         if (number := keeper.poll()) is not None:
             self._announce(number)
@@ -350,7 +358,7 @@ class Runner:
         if self.workers is not None:  # also when they have nothing to do: one that dies is noticed
             self.workers.wait(self.options.poll_seconds)
         else:
-            self.pause(self.options.poll_seconds)
+            self.around.pause(self.options.poll_seconds)
 
     def _collect(self) -> None:
         """Hand on what the workers have answered: that of the last joins first, so that there is room behind them."""
@@ -412,6 +420,9 @@ class Runner:
             self.name, self.clock() - self.started, sum(t.rows_in for t in reads),
             sum(t.rows_in for t in self.sinks), sum(t.late for t in reads),
             _shown(behind.task) if behind else "none", sum(t.held_bytes for t in self.graph.tasks),
+            workers=self.workers.count if self.workers else 1,
+            checkpoint=self.keeper.number if self.keeper else None,
+            restarts=self.keeper.coordinator.generation if self.keeper else 0,
         )  # fmt: skip
 
     def result(self, outcome: str) -> Result:
@@ -496,35 +507,42 @@ def _shown(task: Task) -> str:
 
 
 def run(
-    name: str,
-    sinks: Sequence[WriteNode],
-    options: Options,
-    every: float,
-    progress: Callable[[Status], None] | None,
-    workers: int = 0,
-    keeper: "Keeper | None" = None,
-) -> Result:
-    """Run a flow to its end, or until Ctrl-C, with so many worker processes.
+    name: str, sinks: Sequence[WriteNode], options: Options, every: float, progress: Callable[[Status], None] | None,
+    workers: int = 0, keeper: Keeper | None = None, mailbox: Mailbox | None = None, around: Around | None = None,
+) -> Result:  # fmt: skip
+    """Run a flow to its end, or until somebody stops it, with so many worker processes.
 
     With a keeper an attempt that fails is followed by another, from the last checkpoint, as long as the keeper says.
     """
+    around = Around() if around is None else around
+    rescaled: Future[Any] | None = None
     with _Interrupt(tell=progress is not None) as interrupt:
         while True:
-            runner = Runner(name, sinks, options, every, progress, workers=workers, keeper=keeper)
+            runner = Runner(name, sinks, options, every, progress, workers, keeper, mailbox, around)
             runner.interrupted = lambda: interrupt.asked
             try:
-                return _attempt(runner)
+                return _attempt(runner, rescaled)
+            except _Rescaled as change:
+                workers, rescaled = 0 if change.workers == 1 else change.workers, change.answer
+                assert keeper is not None
+                keeper.rescaled()
             except DovetailError as error:
-                pause = keeper.failed(error, runner.read_since(keeper.number)) if keeper is not None else None
+                # What cannot begin at all is not tried again, unless it was a worker that was lost.
+                passes = runner.opened or isinstance(error, WorkerError | TransportError)
+                if keeper is None or not passes:
+                    raise
+                pause = keeper.failed(error, runner.read_since(keeper.number))
                 if pause is None:
                     raise
-                time.sleep(pause)
+                around.pause(pause)
 
 
-def _attempt(runner: Runner) -> Result:
+def _attempt(runner: Runner, rescaled: "Future[Any] | None") -> Result:
     keeper, name = runner.keeper, runner.name
     try:
         runner.open()
+        if rescaled is not None and not rescaled.done():
+            rescaled.set_result(None)
         outcome = "finished"
         with contextlib.suppress(_Stopped):
             while not runner.finished():
@@ -536,9 +554,15 @@ def _attempt(runner: Runner) -> Result:
             runner.commit(last=True)
         elif not keeper.is_finished:
             runner.checkpoint(finished=outcome == "finished")
+        if runner.stopping is not None and runner.stopping.argument is not None:
+            runner.leave_savepoint(runner.stopping)
     except BaseException as error:
         for problem in runner.close(failed=True):
             error.add_note(f"While closing, after that: {problem}")
+        if runner.stopping is not None and not runner.stopping.answer.done():
+            runner.mailbox.put_back(runner.stopping)
+        if rescaled is not None and not rescaled.done():
+            rescaled.set_exception(error)
         if keeper is None:
             error.add_note(f"The output of flow {name!r} is incomplete; files that were written are whole.")
         raise
@@ -550,4 +574,6 @@ def _attempt(runner: Runner) -> Result:
         raise first
     if runner.progress is not None:
         runner.progress(runner.status())
+    if runner.stopping is not None and not runner.stopping.answer.done():
+        runner.stopping.answer.set_result(None)
     return runner.result(outcome)

@@ -506,9 +506,8 @@ class SinkTask(Task):
         self.outlives = False  # with checkpoints
         self.known: Any = None  # what the writer is to go on from
         self.schema: pa.Schema | None = None
-        self.pending: deque[tuple[int, int, pa.RecordBatch]] = (
-            deque()
-        )  # staged, not committed, and not kept by the sink
+        # What is staged, and not committed, and not kept by the sink.
+        self.pending: deque[tuple[int, int, pa.RecordBatch]] = deque()
 
     def open(self, schema: pa.Schema | None, lineage: str) -> None:
         """Open the sink; without a schema yet, with the first rows."""
@@ -519,6 +518,16 @@ class SinkTask(Task):
             self.writer = self.node.sink.writer(self.schema, lineage, *known)
             for epoch, part, batch in self.pending:
                 self.writer.stage(batch, epoch, part)
+
+    def go_on(self, number: int, *, shown: int | None) -> None:
+        """Go on behind a checkpoint: commit what it has; what was shown after it is taken back.
+
+        `shown`: the last epoch that may have been shown; None: nobody knows.
+        """
+        self.epoch = number + 1
+        if self.writer is not None and hasattr(self.writer, "rewind"):
+            self.writer.rewind(number, shown)
+        self.announce(number)
 
     def process(self, port: int, batch: Batch) -> Iterator[Batch]:
         """Stage the rows. Nothing leaves a sink."""

@@ -4,17 +4,23 @@ What a cell does is parallel.py; here messages are read, machines are asked for 
 what they say is sent. A join may have `CREDIT` slices under way that the other side has not taken; beyond that its
 answer waits, and the other joins go on, so that no join can hold up another.
 
+What a worker does with what it is told is `Loop`, which touches nothing but its channel. Around it: a thread that beats
+(watch.py), so that a worker which is stopped or stuck can be told from one that computes.
+
 A worker does not outlive the process that started it: the kernel kills it then (PR_SET_PDEATHSIG), and it looks whether
 that had happened before it asked for it.
 """
 
-__all__ = ["CREDIT", "Start", "main"]
+__all__ = ["CREDIT", "JoinPart", "Loop", "Pulse", "Start", "main", "tell"]
 
 import ctypes
 import faulthandler
 import gc
+import mmap
 import os
 import signal
+import threading
+import time
 import traceback
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -23,17 +29,22 @@ from pathlib import Path
 from typing import Any
 
 import cloudpickle
+import numpy as np
 import pyarrow as pa
 import zmq
 
 from ..operators.access import JoinSpec
 from ..operators.layouts import Layout
-from ..transport import Arena, Channel, Reader
+from ..transport import Arena, Channel, Message, Reader
 from . import codec
 from .parallel import CellMachine, Done, Slice
+from .watch import Beat
 
 CREDIT = 8
 """Slices of results that a cell may have under way."""
+
+BEAT_SECONDS = 0.1
+"""Seconds between two beats: some dozens of them before anybody is taken to be stuck."""
 
 _PR_SET_PDEATHSIG = 1
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
@@ -54,6 +65,7 @@ class Start:
     """What a worker is started with."""
 
     number: int
+    count: int
     job: int
     generation: int
     folder: Path
@@ -64,6 +76,36 @@ class Start:
     out_rows: int
     joins: tuple[JoinPart, ...]
     board: str
+
+
+class Pulse:
+    """The beats of all workers of a run: numbers in a file of the run's folder, of which each writes its own two."""
+
+    def __init__(self, folder: Path, count: int) -> None:
+        fd = os.open(folder / "beats", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            os.ftruncate(fd, 16 * count)
+            self.numbers = np.frombuffer(mmap.mmap(fd, 16 * count), np.int64).reshape(count, 2)
+        finally:
+            os.close(fd)
+
+    def beat(self, number: int) -> Beat:
+        """Return what a worker shows."""
+        return Beat(int(self.numbers[number, 0]), bool(self.numbers[number, 1]))
+
+    def go_on(self, number: int) -> None:
+        """Beat for ever, in a thread of its own."""
+
+        def beats() -> None:
+            while True:
+                self.numbers[number, 0] += 1
+                time.sleep(BEAT_SECONDS)
+
+        threading.Thread(target=beats, name="dovetail-pulse", daemon=True).start()
+
+    def computing(self, number: int, busy: bool) -> None:
+        """Show that a worker computes, or waits."""
+        self.numbers[number, 1] = busy
 
 
 class _Edge:
@@ -92,6 +134,59 @@ class _Edge:
         return piece
 
 
+class Loop:
+    """What a worker does with what it is told. It goes round: messages in, then a piece of each join's answer out."""
+
+    def __init__(self, channel: Channel, parts: Sequence[JoinPart], out_rows: int, number: int) -> None:
+        self.channel = channel
+        self.edges = [_Edge(part, out_rows, number) for part in parts]
+
+    @property
+    def can_go_on(self) -> bool:
+        """Tell whether there is something to compute."""
+        return any(edge.can_go_on for edge in self.edges)
+
+    def turn(self, message: Message | None) -> bool:
+        """Take a message, and those behind it; compute, and send. Return False when it is told to stop."""
+        while message is not None:
+            if message.kind == codec.STOP:
+                return False
+            self._take(message)
+            message = self.channel.receive()
+        runnable = [(number, edge) for number, edge in enumerate(self.edges) if edge.can_go_on]
+        for number, edge in runnable:
+            try:
+                piece = edge.next()
+            except BaseException as error:
+                error._join = number  # type: ignore[attr-defined]
+                raise
+            kind, meta, parts = codec.encode(piece)
+            self.channel.send(kind, {**meta, "join": number}, [self.channel.store(part, 1) for part in parts])
+        if not runnable:
+            self.channel.give_back(codec.FREED)
+        return True
+
+    def _take(self, message: Message) -> None:
+        if message.kind == codec.FLUSH:
+            self.channel.send(codec.FREED, {"flushed": True})
+        elif message.kind == codec.ASK:
+            self.channel.send(codec.HERE, {})
+        elif message.kind == codec.ACK:
+            for number, count in message.meta["slices"]:
+                self.edges[number].under_way -= count
+        elif message.kind == codec.STEP:
+            edge = self.edges[message.meta["join"]]
+            edge.steps.append(codec.decode(message.kind, message.meta, message.parts))
+
+
+def tell(channel: Channel, error: BaseException) -> None:
+    """Tell the other side what went wrong; it is raised there."""
+    channel.send(codec.ERROR, {
+        "type": type(error).__name__, "text": str(error), "notes": list(getattr(error, "__notes__", ())),
+        "traceback": traceback.format_exc(), "join": getattr(error, "_join", None),
+    })  # fmt: skip
+
+
 def main(told: bytes) -> None:
     """Run a worker until it is told to stop."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the one who started us decides
@@ -113,52 +208,29 @@ def main(told: bytes) -> None:
     if start.arena_bytes is not None:
         arena, reader = Arena(start.folder, f"worker-{start.number}", start.arena_bytes), Reader(start.folder, "head")
     channel = Channel(socket, job=start.job, generation=start.generation, edge=start.number, arena=arena, reader=reader)
-    channel.send(codec.HELLO, {"pid": os.getpid()})
+    pulse = Pulse(start.folder, start.count)
+    pulse.go_on(start.number)
     try:
-        edges = [_Edge(part, start.out_rows, start.number) for part in start.joins]
+        loop = Loop(channel, start.joins, start.out_rows, start.number)
         gc.collect()
         gc.freeze()  # what is here now stays: to look through it again and again was a tenth of a small step
         board["state"] = "running"
-        _serve(channel, edges)
+        channel.send(codec.HELLO, {"pid": os.getpid()})
+        going = True
+        while going:
+            busy = loop.can_go_on
+            message = channel.receive(timeout=0.0 if busy else None)
+            pulse.computing(start.number, True)
+            going = loop.turn(message)
+            pulse.computing(start.number, False)
         board["state"] = "stopped"
     except BaseException as error:  # noqa: BLE001 - whatever it is, the other side is told, and raises it there
         board["state"], board["error"] = "failed", str(error)[:500]
-        channel.send(codec.ERROR, {
-            "type": type(error).__name__, "text": str(error), "notes": list(getattr(error, "__notes__", ())),
-            "traceback": traceback.format_exc(), "join": getattr(error, "_join", None),
-        })  # fmt: skip
+        tell(channel, error)
         channel.receive(timeout=10.0)
     finally:
         socket.close()
         context.term()
-
-
-def _serve(channel: Channel, edges: list[_Edge]) -> None:
-    while True:
-        runnable = [(number, edge) for number, edge in enumerate(edges) if edge.can_go_on]
-        message = channel.receive(timeout=0.0 if runnable else None)
-        while message is not None:
-            if message.kind == codec.STOP:
-                return
-            if message.kind == codec.FLUSH:
-                channel.send(codec.FREED, {"flushed": True})
-            elif message.kind == codec.ACK:
-                for number, count in message.meta["slices"]:
-                    edges[number].under_way -= count
-            elif message.kind == codec.STEP:
-                edge = edges[message.meta["join"]]
-                edge.steps.append(codec.decode(message.kind, message.meta, message.parts))
-            message = channel.receive()
-        for number, edge in runnable:
-            try:
-                piece = edge.next()
-            except BaseException as error:
-                error._join = number  # type: ignore[attr-defined]
-                raise
-            kind, meta, parts = codec.encode(piece)
-            channel.send(kind, {**meta, "join": number}, [channel.store(part, 1) for part in parts])
-        if not runnable:
-            channel.give_back(codec.FREED)
 
 
 def _keep_memory() -> None:

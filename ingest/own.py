@@ -22,7 +22,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..errors import FlowError, SchemaError, SourceError, UserFunctionError
+from ..errors import FlowError, SchemaError, SinkError, SourceError, UserFunctionError
 from ..operators.contracts import END_OF_SOURCE, EndOfSource, Reader, Writer
 from ..operators.own import Factory, Own, call_user, origin
 from ._common import check_unique, difference, empty_batch, fit
@@ -71,7 +71,10 @@ def sink(cls: type) -> "Factory":
     - `commit(self, epoch)`: show what was staged for this epoch and those before it; bears being repeated;
     - `abort(self)`: drop what was staged and not committed;
     - if it likes, `open(self, schema, lineage)`, called once before the rest, and `close(self)`, after it;
-    - `transactional = True` on the class, if each result is to count as shown once.
+    - `transactional = True` on the class, if each result is to count as shown once. Then it remembers, wherever it
+      shows results, the last epoch that it has committed, and shows none of those before again;
+    - `committed(self)`, which returns that epoch (None: none yet), and `rewind(self, epoch)`, which takes back what was
+      shown after an epoch, if a flow is to go on from a savepoint, or from a checkpoint before the last one.
 
     >>> import dovetail as dt
     >>> @dt.sink
@@ -242,14 +245,32 @@ class OwnSink(Own):
         if hasattr(instance, "open"):
             with _closed_after_failure(instance, self._name):
                 call_user(instance.open, schema, lineage, name=f"{self._name}.open")
-        return _OwnWriter(instance, self._name)
+        return _OwnWriter(instance, self._name, self.transactional)
 
 
 class _OwnWriter:
     """Hands everything on to one of the user's objects."""
 
-    def __init__(self, instance: Any, name: str) -> None:
-        self._instance, self._name = instance, name
+    def __init__(self, instance: Any, name: str, transactional: bool) -> None:
+        self._instance, self._name, self._transactional = instance, name, transactional
+
+    def rewind(self, epoch: int, shown: int | None) -> None:
+        """Have what was shown after an epoch taken back; raise if that cannot be."""
+        if not self._transactional:
+            return
+        if hasattr(self._instance, "committed"):
+            shown = call_user(self._instance.committed, name=f"{self._name}.committed")
+            if shown is None:
+                return
+        if shown is not None and shown <= epoch:
+            return
+        if not hasattr(self._instance, "rewind"):
+            more = "perhaps more than that" if shown is None else f"epochs up to {shown}"
+            raise SinkError(
+                f"sink {self._name}: the flow goes on behind epoch {epoch}, and it has shown {more}; give the class "
+                "committed() and rewind(epoch) so that it can take that back, or begin anew in other folders"
+            )
+        call_user(self._instance.rewind, epoch, name=f"{self._name}.rewind")
 
     def stage(self, batch: pa.RecordBatch, epoch: int, part: int) -> None:
         """Hand on rows."""

@@ -25,6 +25,9 @@ class Status:
     late: int
     watermark: str
     held_bytes: int
+    workers: int = 1
+    checkpoint: int | None = None  # the last one that is durable
+    restarts: int = 0  # attempts before this one, since the flow first began
 
 
 def short(n: float) -> str:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from dovetail import END_OF_SOURCE, col, left, right
 from dovetail.config import Options
-from dovetail.engine.run import Runner
+from dovetail.engine.run import Around, Runner
 
 X = pa.schema([("x", pa.int64())])
 ANY = left.id >= right.id - 10**9  # holds for every pair here
@@ -131,7 +131,9 @@ def collected(stream):
 
 
 def started(flow, clock, every=1e9, progress=None, **options):
-    runner = Runner(flow.name, flow._sinks(), Options(**options), every, progress, clock, clock.pass_by)
+    around = Around()
+    around.clock, around.pause = clock, clock.pass_by
+    runner = Runner(flow.name, flow._sinks(), Options(**options), every, progress, around=around)
     runner.open()
     return runner
 
@@ -143,7 +145,7 @@ def rounds(runner, n):
 def finish(runner):
     while not runner.finished():
         if not runner.round():
-            runner.pause(runner.options.poll_seconds)
+            runner.around.pause(runner.options.poll_seconds)
     runner.commit(last=True)
     runner.close(failed=False)
     return runner.result("finished")

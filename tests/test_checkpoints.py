@@ -450,8 +450,8 @@ def test_rows_are_written_once_and_files_that_nobody_needs_go(tmp_path):
         assert (
             pa.Table.from_batches(back.batches)["x"].to_pylist() == back.times.tolist() == list(range(back.first, at))
         )
-    assert len(list((tmp_path / "state").iterdir())) == 2 + 2 + 4 + 1, (
-        "manifests, states, rows of the last four, the lock"
+    assert len(list((tmp_path / "state").iterdir())) == 2 + 2 + 4 + 2, (
+        "manifests, states, rows of the last four, the lock, what was shown"
     )
     sizes = [path.stat().st_size for path in (tmp_path / "state").glob("rows-*")]
     assert max(sizes) < 100 * 8 + 1200

@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from itertools import combinations, product
 from random import Random
 
@@ -27,6 +27,7 @@ import pytest
 from dovetail import left, right
 from dovetail.engine import cells, parallel, run
 from dovetail.engine.cells import Workers
+from dovetail.engine.processes import Processes
 from dovetail.engine.worker import CREDIT
 from dovetail.operators.access import SIDES
 from dovetail.operators.collecting import Collector
@@ -304,8 +305,8 @@ def plan() -> list[tuple[dict, list]]:
 class Watched(Workers):
     """Workers over a transport, that count how often they waited for room. A part of the arena may be taken already."""
 
-    def __init__(self, count, options, transport, taken):
-        super().__init__(count, options, transport)
+    def __init__(self, taken, *arguments, **more):
+        super().__init__(*arguments, **more)
         self.taken, self.waited = taken, 0
 
     def start(self, joins):
@@ -326,11 +327,12 @@ def watched(monkeypatch):
     made = []
 
     def let(transport="ipc", taken=0.0):
-        def make(count, options):
-            made.append(Watched(count, options, transport, taken))
+        def make(*arguments, **more):
+            made.append(Watched(taken, *arguments, **more))
             return made[-1]
 
         monkeypatch.setattr(run, "Workers", make)
+        monkeypatch.setattr(run.Around, "launch", partial(Processes, transport=transport))
         return made
 
     return let

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from dovetail import left, right
 from dovetail.engine.graph import Rate
-from dovetail.engine.run import due_in
+from dovetail.engine.reading import due_in
 from flows import ALWAYS, ANY, Clock, Feed, finish, rounds, started, two
 
 
@@ -365,7 +365,7 @@ def read_at(flow, clock, log):
         worked = runner.round()
         log[before:] = [clock.now] * (len(log) - before)
         if not worked:
-            runner.pause(0.25)
+            runner.around.pause(0.25)
     return log
 
 

@@ -25,10 +25,10 @@ import pytest
 import zmq
 from dovetail import left, right
 from dovetail.batch import Batch
-from dovetail.engine import run
-from dovetail.engine.cells import ADDRESSES, SMALL_STEP, ParallelJoin, Workers, _without_main
+from dovetail.engine.cells import SMALL_STEP, ParallelJoin, Workers
 from dovetail.engine.parallel import Done
-from dovetail.engine.run import Runner
+from dovetail.engine.processes import ADDRESSES, Processes, _without_main
+from dovetail.engine.run import Around, Runner
 from dovetail.operators.layouts import Layout
 from dovetail.transport.rundir import root
 
@@ -220,7 +220,8 @@ def test_small_steps_are_dealt_out_one_at_a_time():
 
 
 def test_windows_that_do_not_fit_say_what_to_do():
-    with pytest.raises(dt.TransportError, match=r"join 'join-1': its windows and a step of rows do not fit.*batch_rows="):
+    said = r"join 'join-1': its windows and a step of rows do not fit.*batch_rows="
+    with pytest.raises(dt.TransportError, match=said):
         joined(2, window=dt.last(None), arena_bytes=20_000)
 
 
@@ -236,7 +237,7 @@ def test_a_death_is_an_end(how, monkeypatch):
 
     def kills(self):
         if self.graph.tasks[0].rows_in > 1000 and not fired:
-            fired.append(self.workers.workers[1].process.pid)
+            fired.append(self.workers.launcher.workers[1].process.pid)
             os.kill(fired[0], how)
         return real(self)
 
@@ -258,14 +259,14 @@ def test_a_death_is_told_by_whoever_sends(transport, monkeypatch):
 
     def kills(self, join, message):
         if message.number == 3:
-            fired.append(self.workers[1])
+            fired.append(self.launcher.workers[1])
             os.kill(fired[0].process.pid, signal.SIGKILL)
-            while fired[0].channel.socket.poll(10, zmq.POLLOUT):
+            while self.launcher.channels[1].socket.poll(10, zmq.POLLOUT):
                 pass
         real(self, join, message)
 
     monkeypatch.setattr(Workers, "deal", kills)
-    monkeypatch.setattr(run, "Workers", partial(Workers, transport=transport))
+    monkeypatch.setattr(Around, "launch", partial(Processes, transport=transport))
     with pytest.raises(dt.WorkerError, match=r"join 'join-1': worker 1 .* died of signal 9 .* while it was running"):
         joined(2)
     assert fired
@@ -277,7 +278,7 @@ def test_a_place_that_cannot_be_had_is_told(monkeypatch):
         socket.bind("tcp://127.0.0.1:*")
         taken = socket.getsockopt(zmq.LAST_ENDPOINT).decode()
         monkeypatch.setitem(ADDRESSES, "tcp", taken)
-        monkeypatch.setattr(run, "Workers", partial(Workers, transport="tcp"))
+        monkeypatch.setattr(Around, "launch", partial(Processes, transport="tcp"))
         with pytest.raises(
             dt.TransportError,
             match=f"worker 0 cannot be awaited at {taken}: Address already in use; free a port, or run with workers=1",
@@ -488,7 +489,7 @@ def test_windows_that_cannot_fit_are_refused_before_anything_starts(monkeypatch)
         dt.FlowError, match=r"join j: full windows need at least [\d,]+ bytes .* a run may use 1,048,576;"
     ):
         banded(dt.last(10_000_000)).run(workers=2, options=dt.Options(arena_bytes=1 << 20))
-    monkeypatch.setattr(run, "free_bytes", lambda: 40960)
+    monkeypatch.setattr("dovetail.engine.run.free_bytes", lambda: 40960)
     with pytest.raises(dt.FlowError, match=r"and 40,960 are free; make /dev/shm larger \(mount -o remount"):
         banded(dt.last(1_000_000)).run(workers=2)
     assert set(multiprocessing.active_children()) == before
@@ -511,8 +512,8 @@ def test_a_death_is_noticed_while_the_sources_are_silent(monkeypatch):
             silent.set()
 
     def kills(self):
-        if silent.is_set() and self.workers.workers[1].process.is_alive():
-            os.kill(self.workers.workers[1].process.pid, signal.SIGKILL)
+        if silent.is_set() and self.workers.launcher.workers[1].process.is_alive():
+            os.kill(self.workers.launcher.workers[1].process.pid, signal.SIGKILL)
         return real(self)
 
     real = Runner.rest

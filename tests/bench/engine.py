@@ -63,7 +63,7 @@ def run(flow, workers, options=None):
     """Run a flow; return (seconds, CPU seconds of this process, of the workers, rows out)."""
     runner = Runner(flow.name, flow._sinks(), options or dt.Options(), 1.0, workers=workers)
     runner.open()
-    pids = [each.process.pid for each in runner.workers.workers] if runner.workers else []
+    pids = [each.process.pid for each in runner.workers.launcher.workers] if runner.workers else []
     before = [cpu_of(pid) for pid in pids]
     start, mine = time.perf_counter(), time.process_time()
     while not runner.finished():
@@ -429,7 +429,7 @@ def slow():
     seen = []
 
     def sampled():
-        pids = [os.getpid(), *(each.process.pid for each in runner.workers.workers)]
+        pids = [os.getpid(), *(each.process.pid for each in runner.workers.launcher.workers)]
         return sum(rss(pid) for pid in pids) / 1e6, runner.workers.arena.held / 1e6
 
     def slowly(batch):

@@ -1,0 +1,288 @@
+"""Jobs: a flow that runs beside its owner, and what can be asked of it: status, savepoints, other workers, to stop."""
+
+import shutil
+import threading
+
+import dovetail as dt
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from dovetail import left, right
+from dovetail.engine.control import Mailbox
+from dovetail.engine.watch import Beat, Watch
+
+ROWS = 3000
+
+
+def table(seed):
+    rng = np.random.default_rng(seed)
+    return pa.table({"t": np.arange(ROWS) // 3, "x": rng.integers(0, 60, ROWS), "id": np.arange(ROWS)})
+
+
+TABLES = table(1), table(2)
+
+
+class Gate:
+    """A function that holds a batch back until the job is asked for something; once for each of some counts of rows."""
+
+    def __init__(self, *stops):
+        self.stops, self.rows = list(stops), 0
+        self.started, self.reached = threading.Event(), threading.Semaphore(0)
+
+    def __call__(self, batch):
+        self.rows += batch.num_rows
+        if self.stops and self.rows >= self.stops[0]:
+            self.stops.pop(0)
+            self.started.wait()
+            self.reached.release()
+            while not self.job.mailbox.wait(1.0):
+                pass
+        return batch
+
+    def start(self, flow, **options):
+        self.job = flow.start(**options)
+        self.started.set()
+        return self.job
+
+    def ask(self, question, *arguments, **more):
+        """Ask when the flow has come to the next stop."""
+        self.reached.acquire()
+        return question(*arguments, **more)
+
+
+def written(gate=lambda batch: batch, out=None, layout="auto"):
+    """A flow that joins two streams; return it and its sink."""
+    flow = dt.Flow("f")
+    one, two = (flow.read(dt.memory(rows, batch_rows=100), name=f"s{n}", time="t") for n, rows in enumerate(TABLES))
+    one = one.map(gate, one.schema, name="gate")
+    pairs = one.join(two, on=(left.x - right.x).abs() <= 1, window=dt.last(400), layout=layout, name="pairs")
+    return flow, pairs.select("id", "id_right").write(dt.collect() if out is None else out)
+
+
+@pytest.fixture(scope="module")
+def expected():
+    flow, sink = written()
+    flow.run()
+    return sink.table()
+
+
+def test_a_job_runs_beside_its_owner_and_ends_by_itself(expected):
+    gate = Gate(1000)
+    flow, sink = written(gate)
+    job = gate.start(flow)
+    assert job.running and "running" in repr(job)
+    with pytest.raises(TimeoutError, match="flow 'f' still runs after 0 s"):
+        job.wait(timeout=0)
+    status = gate.ask(job.status)
+    assert (status.flow, status.workers, status.checkpoint, status.restarts) == ("f", 1, None, 0)
+    assert 900 <= status.rows_in < 2 * ROWS
+    assert job.wait().outcome == "finished"
+    assert not job.running
+    assert sink.table().equals(expected)
+    assert job.stop().outcome == "finished", "to stop what has ended is no matter"
+    with pytest.raises(dt.DovetailError, match="flow 'f' has finished: there is nothing to ask of it any more"):
+        job.status()
+
+
+def test_what_ends_a_job_is_raised_where_it_is_waited_for():
+    def fails(batch):
+        if batch.num_rows:
+            raise ValueError("no luck")
+        return batch
+
+    job = written(fails)[0].start()
+    with pytest.raises(dt.UserFunctionError, match="no luck"):
+        job.wait()
+    with pytest.raises(dt.DovetailError, match="flow 'f' has failed: .*no luck"):
+        job.savepoint("anywhere")
+
+
+@pytest.mark.parametrize("path", [(1, 2, 1), (2, 3, 2)])
+def test_another_number_of_workers_changes_no_result(tmp_path, expected, path):
+    gate = Gate(600, 900, 1500, 2000)
+    flow, sink = written(gate)
+    job = gate.start(flow, checkpoint=tmp_path / "state", every="0s", workers=path[0])
+    for workers in path[1:]:
+        gate.ask(job.rescale, workers)
+        assert gate.ask(job.status).workers == workers
+    job.wait()
+    assert sink.table().equals(expected)
+
+
+def test_a_savepoint_begins_any_number_of_runs_with_any_layout(tmp_path, expected):
+    gate = Gate(1500)
+    flow, sink = written(gate)
+    job = gate.start(flow, checkpoint=tmp_path / "state", every="0s")
+    number = gate.ask(job.savepoint, tmp_path / "saved")
+    job.wait()
+    assert sink.table().equals(expected)
+    shutil.rmtree(tmp_path / "state")
+    for n, (workers, layout) in enumerate([(1, "auto"), (2, "matrix"), (3, "range")]):
+        flow, sink = written(layout=layout)
+        flow.run(checkpoint=tmp_path / f"again-{n}", savepoint=tmp_path / "saved", workers=workers)
+        assert sink.table().equals(expected)
+    assert (tmp_path / "saved" / f"checkpoint-{number:06d}.json").exists()
+    flow, sink = written()  # the same command again goes on with what it has made
+    flow.run(checkpoint=tmp_path / "again-0", savepoint=tmp_path / "saved")
+    assert sink.table().equals(expected)
+
+
+def test_what_was_written_since_a_savepoint_is_taken_back(tmp_path, expected):
+    gate = Gate(1500)
+    job = gate.start(written(gate, dt.parquet(tmp_path / "out"))[0], checkpoint=tmp_path / "state", every="0s")
+    gate.ask(job.savepoint, tmp_path / "saved")
+    job.wait()
+    assert pq.read_table(tmp_path / "out").equals(expected)
+    written(out=dt.parquet(tmp_path / "out"))[0].run(checkpoint=tmp_path / "new", savepoint=tmp_path / "saved")
+    assert pq.read_table(tmp_path / "out").equals(expected)
+
+
+def stopped_with_savepoint(tmp_path, sink=None):
+    gate = Gate(1500)
+    job = gate.start(written(gate, sink)[0], checkpoint=tmp_path / "state")
+    assert gate.ask(job.stop, savepoint=tmp_path / "saved").outcome == "stopped"
+
+
+def test_stopping_leaves_a_savepoint(tmp_path, expected):
+    stopped_with_savepoint(tmp_path)
+    flow, sink = written()
+    flow.run(checkpoint=tmp_path / "new", savepoint=tmp_path / "saved", workers=2)
+    assert sink.table().equals(expected)
+    flow, sink = written()
+    flow.run(checkpoint=tmp_path / "state")
+    assert sink.table().equals(expected)
+
+
+def test_what_cannot_be_done_is_told_and_the_job_runs_on(tmp_path, expected):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "notes.txt").touch()
+    (tmp_path / "file").touch()
+    gate = Gate(600, 900, 1200, 1500, 1800)
+    flow, sink = written(gate)
+    job = gate.start(flow, checkpoint=tmp_path / "state")
+    for ask, says in [
+        (lambda: job.savepoint(tmp_path / "full"), "savepoint '.*full' holds 'notes.txt'; give a folder that is new"),
+        (lambda: job.stop(savepoint=tmp_path / "full"), "holds 'notes.txt'; give a folder that is new or empty"),
+        (lambda: job.savepoint(tmp_path / "file" / "x"), "savepoint '.*x': Not a directory; give a folder that is new"),
+        (lambda: job.mailbox.ask("status") and job.rescale(0), "workers=0; give a number of processes, at least 1"),
+    ]:
+        with pytest.raises(dt.DovetailError, match=says):
+            gate.ask(ask)
+    assert gate.ask(job.status).checkpoint >= 0
+    job.wait()
+    assert sink.table().equals(expected)
+
+
+def test_without_checkpoints_there_are_no_savepoints_and_no_other_workers(tmp_path):
+    gate = Gate(500, 1000, 1500)
+    job = gate.start(written(gate)[0])
+    for ask in (
+        lambda: job.savepoint(tmp_path / "saved"),
+        lambda: job.rescale(2),
+        lambda: job.stop(savepoint=tmp_path / "saved"),
+    ):
+        with pytest.raises(dt.FlowError, match=r"needs a run with checkpoint=…"):
+            gate.ask(ask)
+    job.wait()
+    for more in ({"savepoint": "there"}, {"fresh": True}):
+        with pytest.raises(dt.FlowError, match="means nothing without checkpoint=…"):
+            written()[0].run(**more)
+
+
+def test_folders_that_a_run_cannot_begin_with(tmp_path):
+    stopped_with_savepoint(tmp_path)
+    written()[0].run(checkpoint=tmp_path / "other")
+    for options, says in [
+        ({"checkpoint": tmp_path / "saved"}, r"is a savepoint, .*: checkpoint='…', savepoint='.*saved'"),
+        ({"checkpoint": tmp_path / "n", "savepoint": tmp_path / "other"}, "savepoint='.*other' is no savepoint; give a"),
+        ({"checkpoint": tmp_path / "n", "savepoint": tmp_path / "none"}, "savepoint='.*none' is no savepoint; give a"),
+        ({"checkpoint": tmp_path / "other", "savepoint": tmp_path / "saved"},
+         "other' holds checkpoint [0-9]+, which did not begin with savepoint='.*saved'; give a folder that is new"),
+    ]:  # fmt: skip
+        with pytest.raises(dt.CheckpointError, match=says):
+            written()[0].run(**options)
+    assert not list((tmp_path / "n").glob("*.json"))
+
+
+class Shop:
+    """A sink of one's own that remembers, outside of it, what it has shown."""
+
+    transactional = True
+    shown: "list[tuple[int, int]]" = []
+
+    def open(self, schema, lineage):
+        self.staged = []
+
+    def stage(self, batch, epoch, part):
+        self.staged.append((epoch, batch.num_rows))
+
+    def commit(self, epoch):
+        last = max((e for e, _ in self.shown), default=-1)
+        self.shown += [(e, n) for e, n in self.staged if last < e <= epoch]
+        self.staged = [(e, n) for e, n in self.staged if e > epoch]
+
+    def abort(self):
+        self.staged = []
+
+
+class Knowing(Shop):
+    def committed(self):
+        return max((e for e, _ in self.shown), default=None)
+
+
+class Rewinding(Knowing):
+    def rewind(self, epoch):
+        self.shown[:] = [(e, n) for e, n in self.shown if e <= epoch]
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        (Shop, r"Shop: the flow goes on behind epoch [0-9]+, and it has shown perhaps more than that; give the class"),
+        (Knowing, r"Knowing: the flow goes on behind epoch [0-9]+, and it has shown epochs up to [0-9]+; give the class"),
+        (Rewinding, None),
+    ],
+)
+def test_an_own_sink_is_rewound_to_a_savepoint_or_says_that_it_cannot_be(tmp_path, expected, kind, says):
+    kind.shown = []
+    stopped_with_savepoint(tmp_path, dt.sink(kind)())
+    written(out=dt.sink(kind)())[0].run(checkpoint=tmp_path / "state")
+    assert sum(n for _, n in kind.shown) == expected.num_rows
+    again = written(out=dt.sink(kind)())[0]
+    if says is None:
+        again.run(checkpoint=tmp_path / "new", savepoint=tmp_path / "saved")
+        assert sum(n for _, n in kind.shown) == expected.num_rows
+    else:
+        with pytest.raises(dt.SinkError, match=says):
+            again.run(checkpoint=tmp_path / "new", savepoint=tmp_path / "saved")
+
+
+def test_a_question_that_nobody_answers_any_more_is_answered():
+    box = Mailbox()
+    before = box.ask("status")
+    box.close("it has ended")
+    for asked in (before, box.ask("status")):
+        with pytest.raises(dt.DovetailError, match="it has ended"):
+            asked.result(0)
+
+
+# Silence
+
+
+def test_whoever_watches_judges_only_what_it_has_seen():
+    """A debugger, Ctrl-Z or a long read may stop the one who looks, and all the others with it."""
+    watch = Watch(1, limit=5.0)
+    watch.look(0.0, [Beat(1, False)])
+    assert watch.look(100.0, [Beat(1, False)]) == ([0], []), "a second of it was watched"
+    for now in range(101, 105):
+        _, silent = watch.look(float(now), [Beat(1, False)])
+    assert silent == [(0, "has not moved for 5 s: it is stopped, or its interpreter is stuck")]
+
+
+def test_one_that_computes_for_long_is_left_alone():
+    watch = Watch(2, limit=3.0)
+    for now in range(60):
+        _, silent = watch.look(float(now), [Beat(now, True), Beat(now, False)])
+        watch.heard(1)
+        assert not silent
