@@ -1,8 +1,9 @@
-"""The command line: `dovetail run module:flow`, `dovetail explain module:flow`.
+"""The command line: flows are run and explained here, and running ones looked at, stopped and changed.
 
 A flow is named by a module (`jobs.power:flow`) or a file (`examples/power.py:flow`); what stands behind the colon is
 a `Flow`, or a function without arguments that returns one, and is `flow` if left out. Results go to standard output;
-the live line, the report and errors go to standard error.
+the live line, the report and errors go to standard error. A running flow is a job, and has a name: its flow's, or what
+`--name` says.
 
 Exit codes: 0 done, 1 failed while running, 2 cannot run as written, 130 stopped by Ctrl-C.
 """
@@ -13,24 +14,32 @@ import argparse
 import importlib
 import importlib.util
 import inspect
+import json
 import os
+import shlex
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from .engine import Flow
-from .errors import DovetailError, FlowError, nearest
-from .monitoring import Progress
+from .engine.control import Mailbox
+from .engine.jobs import JobFolder, ask, clean, known_jobs, serving
+from .engine.supervisor import detach, supervise, under_supervision
+from .errors import DovetailError, FlowError, JobError, nearest
+from .monitoring import Progress, job_details, job_table
+
+STATUS_PATIENCE = 3.0
+"""Seconds that `status` waits for a job: it answers between two batches."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code."""
-    parser = _parser()
-    given = parser.parse_args(arguments)
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    given = _parser().parse_args(arguments)
     try:
-        flow = load(given.flow)
-        return _explain(flow, given) if given.command == "explain" else _run(flow, given)
+        return int(given.do(given, arguments))
     except BrokenPipeError:
         # The reader of the output (a `head`, a pager) has seen enough. Python would complain again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -44,43 +53,207 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(error.__cause__, BrokenPipeError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 1
-        print("\n".join([f"error: {error}", *getattr(error, "__notes__", [])]), file=sys.stderr)
+        print(f"error: {_said(error)}", file=sys.stderr)
         return 2 if isinstance(error, FlowError) else 1
+
+
+def _said(error: DovetailError) -> str:
+    return "\n".join([str(error), *getattr(error, "__notes__", [])])
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="dovetail", description="Join streams on any comparison.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
-    for name, what in (("run", "run a flow until its sources end"), ("explain", "print a flow's plan")):
-        command = commands.add_parser(name, help=what, description=what)
-        command.add_argument("flow", help="module:name or file.py:name; the name is `flow` if left out")
-        command.add_argument("--traceback", action="store_true", help="show where an error was raised")
-        command.add_argument("--workers", type=int, default=1, help="processes that joins are spread over (1: none)")
-        if name == "explain":
-            command.add_argument("--physical", action="store_true", help="also processes, cores, edges and memory")
-            command.add_argument("--rate", type=float, help="rows a second: say how many workers they need, about")
-            command.add_argument("--mermaid", action="store_true", help="as a drawing, in Mermaid's language")
-        else:
-            command.add_argument("--quiet", action="store_true", help="no live line and no report")
+
+    def command(name: str, do: Any, what: str) -> argparse.ArgumentParser:
+        made = commands.add_parser(name, help=what, description=what)
+        made.add_argument("--traceback", action="store_true", help="show where an error was raised")
+        made.set_defaults(do=do)
+        return made
+
+    run = command("run", _run, "run a flow until its sources end")
+    explain = command("explain", _explain, "print a flow's plan")
+    for each in (run, explain):
+        each.add_argument("flow", help="module:name or file.py:name; the name is `flow` if left out")
+        each.add_argument("--workers", type=int, default=1, help="processes that joins are spread over (1: none)")
+    explain.add_argument("--physical", action="store_true", help="also processes, cores, edges and memory")
+    explain.add_argument("--rate", type=float, help="rows a second: say how many workers they need, about")
+    explain.add_argument("--mermaid", action="store_true", help="as a drawing, in Mermaid's language")
+    run.add_argument("--quiet", action="store_true", help="no live line and no report")
+    run.add_argument("--checkpoint", metavar="FOLDER", help="go on from here, and keep here what is needed to go on")
+    run.add_argument("--savepoint", metavar="FOLDER", help="begin a new checkpoint folder with this savepoint")
+    run.add_argument("--fresh", action="store_true", help="refuse a checkpoint folder that holds something")
+    run.add_argument("--every", default="1s", help="how often results are shown and checkpoints made (1s)")
+    run.add_argument("--name", help="of the job; by default the flow's")
+    run.add_argument("--detach", action="store_true", help="run in the background, and start again after a crash")
+    run.add_argument("--under", help=argparse.SUPPRESS)  # the job whose supervisor has started this
+
+    status = command("status", _status, "show jobs, or one of them")
+    status.add_argument("job", nargs="?", help="its name; all of them if left out")
+    status.add_argument("--json", action="store_true", help="for programs")
+    savepoint = command("savepoint", _savepoint, "make a savepoint of a job that runs on")
+    savepoint.add_argument("job")
+    savepoint.add_argument("folder", help="a folder that is new or empty")
+    stop = command("stop", _stop, "stop a job: a last checkpoint, and the end")
+    stop.add_argument("job")
+    stop.add_argument("--savepoint", metavar="FOLDER", help="leave a savepoint")
+    rescale = command("rescale", _rescale, "have a job go on with another number of workers")
+    rescale.add_argument("job")
+    rescale.add_argument("workers", type=int)
+    command("clean", _clean, "remove what killed runs and ended jobs have left in memory")
+
+    keeps = commands.add_parser("supervise")  # what --detach starts
+    keeps.add_argument("name")
+    keeps.add_argument("rest", nargs=argparse.REMAINDER)
+    keeps.set_defaults(do=_supervise, traceback=False)
     return parser
 
 
-def _explain(flow: Flow, given: argparse.Namespace) -> int:
-    plan = flow.explain(workers=given.workers, physical=given.physical, rate=given.rate)
+def _explain(given: argparse.Namespace, _: Sequence[str]) -> int:
+    plan = load(given.flow).explain(workers=given.workers, physical=given.physical, rate=given.rate)
     print(plan.mermaid() if given.mermaid else plan, flush=True)
     return 0
 
 
-def _run(flow: Flow, given: argparse.Namespace) -> int:
-    progress = None if given.quiet else Progress(sys.stderr)
+def _run(given: argparse.Namespace, arguments: Sequence[str]) -> int:
+    if given.under is not None:
+        under_supervision(JobFolder(given.under))
+    flow = load(given.flow)
+    progress = None if given.quiet or given.under else Progress(sys.stderr)
+    go = flow._ready(
+        given.workers, given.checkpoint, given.fresh, given.savepoint, given.every, None, progress
+    )  # what can be found to be wrong is found here
+    if given.detach:
+        return _detach(flow, given, arguments)
+    folder = JobFolder(given.under) if given.under else _claimed(flow, given, arguments)
+    mailbox = Mailbox()
     try:
-        result = flow.run(progress=progress, workers=given.workers)
+        with serving(folder, mailbox):
+            result = go(mailbox)
+        folder.end(result.outcome, str(result))
+    except DovetailError as error:
+        folder.end("failed", _said(error))
+        raise
+    except KeyboardInterrupt:
+        folder.end("stopped", "stopped at once")
+        raise
     finally:
+        folder.release()
         if progress is not None:
             progress.close()
     if not given.quiet:
         print(result, file=sys.stderr)
     return 130 if result.outcome == "stopped" else 0
+
+
+def _about(given: argparse.Namespace, arguments: Sequence[str]) -> dict[str, Any]:
+    checkpoint = None if given.checkpoint is None else os.path.abspath(given.checkpoint)
+    return {
+        "flow": given.flow, "command": f"dovetail {shlex.join(arguments)}", "folder": os.getcwd(),
+        "checkpoints": checkpoint, "detached": given.detach,
+    }  # fmt: skip
+
+
+def _claimed(flow: Flow, given: argparse.Namespace, arguments: Sequence[str]) -> JobFolder:
+    """Become a job: of the name that was asked for, or of the flow's, with a number behind it if that is taken."""
+    about = _about(given, arguments)
+    if given.name is not None:
+        folder = JobFolder(given.name)
+        if not folder.claim(about):
+            raise JobError(f"job {given.name!r} runs already; stop it first, or give another --name")
+        return folder
+    number = 1
+    while not (folder := JobFolder(flow.name if number == 1 else f"{flow.name[:60]}-{number}")).claim(about):
+        number += 1
+    return folder
+
+
+def _detach(flow: Flow, given: argparse.Namespace, arguments: Sequence[str]) -> int:
+    folder = JobFolder(given.name or flow.name)
+    if folder.lives:
+        raise JobError(f"job {folder.name!r} runs already; stop it first, or give another --name")
+    detach(folder, list(arguments[arguments.index("run") + 1 :]))
+    end = folder.read("end.json")
+    if end is not None and end["outcome"] == "failed":
+        raise JobError(f"job {folder.name!r} has failed: {end['message']}")
+    name = folder.name
+    print(f"job {name!r} runs; look with `dovetail status {name}`, stop it with `dovetail stop {name}`")
+    return 0
+
+
+def _supervise(given: argparse.Namespace, _: Sequence[str]) -> int:
+    run = ["run", *given.rest]
+    asked = _parser().parse_args(run)
+    command = [sys.executable, "-m", "dovetail", *(word for word in run if word != "--detach"), "--under", given.name]
+    about = _about(asked, run)
+    return supervise(given.name, command, about, about["checkpoints"])
+
+
+def _status(given: argparse.Namespace, _: Sequence[str]) -> int:
+    jobs = known_jobs() if given.job is None else [_found(given.job)]
+    looked = [_looked_at(job) for job in jobs]
+    if given.json:
+        print(json.dumps(looked if given.job is None else looked[0], indent=1))
+    elif given.job is None:
+        print(job_table(looked))
+    else:
+        print(job_details(looked[0]))
+    return 0
+
+
+def _looked_at(job: JobFolder) -> dict[str, Any]:
+    """Return all that is known of a job."""
+    about = {**(job.read("job.json") or {"name": job.name}), "log": str(job.path / "log")}
+    if not job.lives:
+        end = job.read("end.json")
+        return {**about, **({"state": "killed"} if end is None else {"state": end["outcome"], **end})}
+    try:
+        return {**about, "state": "running", **ask(job, "status", patience=STATUS_PATIENCE)}
+    except JobError as error:
+        return {**about, "state": "busy", "message": str(error)}
+
+
+def _found(name: str) -> JobFolder:
+    job = JobFolder(name)
+    if not job.path.is_dir():
+        raise JobError(f"there is no job {name!r}; {nearest(name, [each.name for each in known_jobs()])}")
+    return job
+
+
+def _savepoint(given: argparse.Namespace, _: Sequence[str]) -> int:
+    folder = os.path.abspath(given.folder)
+    number = ask(_found(given.job), "savepoint", folder)
+    print(f"savepoint of job {given.job!r} in {folder}: checkpoint {number}")
+    print(f"begin with it: dovetail run … --checkpoint NEW-FOLDER --savepoint {shlex.quote(folder)}")
+    return 0
+
+
+def _stop(given: argparse.Namespace, _: Sequence[str]) -> int:
+    job = _found(given.job)
+    folder = None if given.savepoint is None else os.path.abspath(given.savepoint)
+    ask(job, "stop", folder)
+    while job.lives:
+        time.sleep(0.02)
+    end = job.read("end.json")
+    print(f"job {job.name!r} has {end['outcome'] if end else 'ended'}" + (f"; savepoint in {folder}" if folder else ""))
+    return 0
+
+
+def _rescale(given: argparse.Namespace, _: Sequence[str]) -> int:
+    if given.workers < 1:
+        raise FlowError(f"workers={given.workers}; give a number of processes, at least 1")
+    ask(_found(given.job), "rescale", given.workers)
+    print(f"job {given.job!r} goes on with {given.workers} worker{'s' if given.workers > 1 else ''}")
+    return 0
+
+
+def _clean(given: argparse.Namespace, _: Sequence[str]) -> int:
+    gone = clean()
+    for path in gone:
+        print(f"removed {path}")
+    if not gone:
+        print("nothing was left")
+    return 0
 
 
 def load(target: str) -> Flow:

@@ -49,8 +49,9 @@ class Options:
     long beside the cost of a look."""
 
     silence_seconds: float = 10.0
-    """Seconds after which a worker that shows no sign of life is killed: one that is stopped, or stuck in native code
-    that holds the interpreter. Long beside any pause of a busy machine; one that computes shows that it does."""
+    """Seconds after which a worker, or a run with `--detach`, that shows no sign of life is killed: one that is
+    stopped, or stuck in native code that holds the interpreter. Long beside any pause of a busy machine; one that
+    computes shows that it does."""
 
     def __post_init__(self) -> None:
         for field in fields(self):

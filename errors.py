@@ -17,6 +17,7 @@ line where there is one), and what to do about it. The tree tells *when* somethi
     ├── TransportError               a message or shared memory between processes went wrong
     ├── WorkerError                  a worker process died, or failed in a way of its own
     ├── CheckpointError              a folder of checkpoints cannot be used: it is busy, damaged, or of another flow
+    ├── JobError                     a job, by its name, is not there, or cannot do what it was asked for
     └── UserFunctionError            a function of the user's raised, or returned what it must not
 
 What is found before the start is a `FlowError`; what only the data can show is one of the others.
@@ -27,6 +28,7 @@ __all__ = [
     "DataError",
     "DovetailError",
     "FlowError",
+    "JobError",
     "LateError",
     "PredicateError",
     "SchemaError",
@@ -99,6 +101,10 @@ class WorkerError(DovetailError):
 
 class CheckpointError(DovetailError):
     """A folder of checkpoints cannot be used, read or written."""
+
+
+class JobError(DovetailError):
+    """A job is not there, or cannot do what it was asked for."""
 
 
 class UserFunctionError(DovetailError):

@@ -55,6 +55,11 @@ class Coordinator:
         self.number, self.under_way = number, None
         self.failures = 0
 
+    def reached(self, number: int | None) -> None:
+        """Somebody else has made checkpoints up to this one."""
+        if number != self.number:
+            self.number, self.failures = number, 0
+
     def begin_again(self) -> None:
         """Another attempt begins, at the last checkpoint."""
         self.under_way, self.last_begun = None, float("-inf")

@@ -144,7 +144,8 @@ class Keeper:
     def __init__(self, checkpoints: Checkpoints, every: float, lineage: str, saver: Any) -> None:
         self.checkpoints, self.saver = checkpoints, Saver() if saver is None else saver
         latest = checkpoints.latest
-        self.lineage = lineage if latest is None else latest.lineage
+        begins = latest is None or latest.begun == latest.title  # anew, or with a savepoint
+        self.lineage = lineage if latest is None or begins else latest.lineage
         self.incarnation = uuid.uuid4().int & 0xFFFFFFFF  # of this process: tells its messages from those of others
         number, generation = (None, 0) if latest is None else (latest.number, latest.generation + 1)
         self.coordinator = Coordinator(every, number, generation)

@@ -422,7 +422,8 @@ class Runner:
             _shown(behind.task) if behind else "none", sum(t.held_bytes for t in self.graph.tasks),
             workers=self.workers.count if self.workers else 1,
             checkpoint=self.keeper.number if self.keeper else None,
-            restarts=self.keeper.coordinator.generation if self.keeper else 0,
+            attempt=self.keeper.coordinator.generation + 1 if self.keeper else 1,
+            rows_before=sum(state.rows_before for state in self._sources()),
         )  # fmt: skip
 
     def result(self, outcome: str) -> Result:

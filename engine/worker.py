@@ -11,7 +11,7 @@ A worker does not outlive the process that started it: the kernel kills it then 
 that had happened before it asked for it.
 """
 
-__all__ = ["CREDIT", "JoinPart", "Loop", "Pulse", "Start", "main", "tell"]
+__all__ = ["CREDIT", "JoinPart", "Loop", "Pulse", "Start", "die_with", "main", "tell"]
 
 import ctypes
 import faulthandler
@@ -191,7 +191,7 @@ def main(told: bytes) -> None:
     """Run a worker until it is told to stop."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the one who started us decides
     start: Start = cloudpickle.loads(told)
-    _die_with(start.parent)
+    die_with(start.parent)
     errors = os.open(start.folder / f"worker-{start.number}.err", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(errors, 2)
     faulthandler.enable()
@@ -259,7 +259,8 @@ def _board(start: Start) -> Any:
     return board
 
 
-def _die_with(parent: int) -> None:
+def die_with(parent: int) -> None:
+    """Have the kernel kill this process when its parent goes."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)

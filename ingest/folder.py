@@ -15,6 +15,7 @@ Invariants
 - All files of a commit are complete and durable before the first of them is renamed.
 - Only files that bear our name for a part are ever deleted, and only with `overwrite=True`, when the run
   opens the sink. A folder with anything else in it, except names that start with `.` or `_`, is refused.
+- With checkpoints one `.lineage-*` says whose output it is; it is taken back to an epoch before it changes hands.
 - A run that committed and had no rows leaves one file without rows, so that its schema can be read.
 
 An epoch is one file, unless it passes `FILE_BYTES` or `FILE_ROWS`; the renames of an epoch of several files
@@ -25,6 +26,7 @@ __all__ = ["FolderWriter", "RowFile", "folder_problem"]
 
 import contextlib
 import errno
+import json
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -32,7 +34,7 @@ from typing import Any, BinaryIO, Protocol
 
 import pyarrow as pa
 
-from ..disk import Disk
+from ..disk import Disk, write_whole
 from ..errors import SinkError
 
 GROUP_ROWS = 1 << 20
@@ -50,7 +52,9 @@ FILE_BYTES = 128 << 20
 STAGING = ".staging-"
 
 LINEAGE = ".lineage-"
-"""An empty file that says whose output a folder holds, of a run that can be gone on with."""
+"""A file that says whose output a folder holds, of a run that can be gone on with. A run that begins with a savepoint has
+a lineage of its own, and the file says from which one it was taken over, up to which epoch: so that another savepoint
+cannot go on in what was taken back meanwhile."""
 
 
 class RowFile(Protocol):
@@ -153,6 +157,7 @@ class FolderWriter:
         self._staged: list[tuple[int, str]] = []  # complete files that wait for their commit, in order
         self._committed: int | None = None
         self._files = 0  # that are in the folder
+        self._ancestors: list[Any] = []  # (lineage, epoch): whose output was taken over, up to where
         self._ended = False
         if known:
             self._resume(known)
@@ -163,21 +168,19 @@ class FolderWriter:
         """Go on from a checkpoint: what it has is shown, what came after it is taken back."""
         disk, folder = self._disk, self._path
         with self._errors("resuming", folder):
-            marks = [name for name in disk.names(folder) if name.startswith(LINEAGE)]
-            if marks != [LINEAGE + self._lineage]:
-                what = "is gone" if not disk.exists(folder) else "holds the output of another run"
-                raise SinkError(
-                    f"{self._extension} sink: the folder {folder!r} {what}, and the checkpoint wants to go on in what "
-                    "this run has written there; put it back, or begin anew in another checkpoint folder"
-                )
+            self._take_over(known)
             self._files, self._committed = known["files"], known["committed"]
             wanted = {name: epoch for epoch, name in known["staged"]}
             last = max([known["epoch"], *wanted.values()])
             for name in disk.names(folder):
                 if _is_part(name, self._extension) and int(name.split("-")[1]) > last:
                     disk.remove(os.path.join(folder, name))
+            self._sign(known)
             shown = set(disk.names(folder))
             disk.make_folder(self._staging)
+            before = os.path.join(folder, STAGING + known["lineage"])
+            for name in set(disk.names(before)) & set(wanted) if before != self._staging else ():
+                disk.rename(os.path.join(before, name), os.path.join(self._staging, name))
             staged = set(disk.names(self._staging))
             for name in sorted(staged - set(wanted)):
                 disk.remove(os.path.join(self._staging, name))
@@ -191,13 +194,63 @@ class FolderWriter:
                         f"{self._extension} sink {folder!r}: {name!r} was staged for epoch {epoch}, and is gone; the "
                         "output cannot be completed: begin anew in other folders"
                     )
+            if before != self._staging:
+                disk.remove_folder(before)
+
+    def _take_over(self, known: Any) -> None:
+        """Settle whose output this is; raise unless it holds what the checkpoint's run had written up to there."""
+        disk, folder, origin, epoch = self._disk, self._path, known["lineage"], known["epoch"]
+        marks = self._marks()
+        if self._lineage in marks:
+            self._ancestors = self._ancestors_of(self._lineage)
+            return
+        for mark in marks:
+            line = [*self._ancestors_of(mark), [mark, None]]
+            for at, (name, until) in enumerate(line):
+                if name == origin and (until is None or until >= epoch):
+                    self._ancestors = [*line[:at], [origin, epoch]]
+                    return
+                if name == origin:
+                    raise SinkError(
+                        f"{self._extension} sink: the folder {folder!r} was taken back to epoch {until} by a run that "
+                        f"began with an earlier savepoint, and this one needs what came up to epoch {epoch}; begin "
+                        "with that savepoint again, or anew in other folders"
+                    )
+        what = "is gone" if not disk.exists(folder) else "holds the output of another run"
+        raise SinkError(
+            f"{self._extension} sink: the folder {folder!r} {what}, and the checkpoint wants to go on in what "
+            "this run has written there; put it back, or begin anew in another checkpoint folder"
+        )
+
+    def _marks(self) -> list[str]:
+        return [name.removeprefix(LINEAGE) for name in self._disk.names(self._path) if name.startswith(LINEAGE)]
+
+    def _ancestors_of(self, lineage: str) -> list[Any]:
+        text = self._disk.read(os.path.join(self._path, LINEAGE + lineage))
+        return list(json.loads(text)) if text else []
+
+    def _sign(self, known: Any = None) -> None:
+        """Say durably whose output this is, and from whom it was taken over, up to which epoch; then nobody else's."""
+        disk, mine = self._disk, os.path.join(self._path, LINEAGE + self._lineage)
+        others = [mark for mark in self._marks() if mark != self._lineage]
+        if known is not None and not others:
+            return
+        if not disk.exists(mine):
+            write_whole(disk, mine, [json.dumps(self._ancestors).encode()])
+            disk.sync_folder(self._path)
+        for mark in others:
+            disk.remove(os.path.join(self._path, LINEAGE + mark))
+        disk.sync_folder(self._path)
 
     def prepare(self, epoch: int) -> tuple[Any, list[str]]:
         """Complete what is staged; return what a checkpoint must know, and the files that must be durable for it."""
         with self._errors("writing", self._path):
             self._complete(sync=False)
         staged = [(at, name) for at, name in self._staged]
-        known = {"epoch": epoch, "staged": staged, "files": self._files, "committed": self._committed}
+        known = {
+            "lineage": self._lineage, "epoch": epoch, "staged": staged, "files": self._files,
+            "committed": self._committed,
+        }  # fmt: skip
         return known, [*(os.path.join(self._staging, name) for _, name in staged)]
 
     def _begin(self, overwrite: bool) -> None:
@@ -216,8 +269,7 @@ class FolderWriter:
             disk.remove_folder(self._staging)  # left by a run that was killed: no commit can name it any more
             disk.make_folder(self._staging)
             if self._outlives:
-                disk.create(os.path.join(self._path, LINEAGE + self._lineage)).close()
-                disk.sync_folder(self._path)
+                self._sign()
             disk.sync_folder(os.path.dirname(os.path.abspath(self._path)))
 
     def stage(self, batch: pa.RecordBatch, epoch: int, part: int) -> None:

@@ -27,7 +27,8 @@ class Status:
     held_bytes: int
     workers: int = 1
     checkpoint: int | None = None  # the last one that is durable
-    restarts: int = 0  # attempts before this one, since the flow first began
+    attempt: int = 1  # it has begun so many times: anew after a failure, or with other workers
+    rows_before: int = 0  # of `rows_in`, those that earlier attempts have read
 
 
 def short(n: float) -> str:

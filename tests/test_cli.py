@@ -24,11 +24,6 @@ flow.read(dt.memory({"x": [1, 2, 3]}), name="a").filter(col("x") > 1).write(dt.s
 ENDLESS = """
 import itertools
 
-class Eager(dt.Flow):
-    "Shows results after each batch."
-    def run(self, **options):
-        return super().run(every="0s", **options)
-
 @dt.source
 class Endless:
     schema = pa.schema([("x", pa.int64())])
@@ -280,7 +275,7 @@ def test_a_run_on_a_terminal_leaves_only_its_report(capsys, monkeypatch):
 def test_a_terminal_is_cleaned_before_an_error_is_told(monkeypatch):
     monkeypatch.setattr("dovetail.engine.run.PROGRESS_SECONDS", 0.0)
     monkeypatch.setattr(sys, "stderr", stream := Terminal())
-    code = cli.main(["run", write("dies.py", ENDLESS + """
+    code = cli.main(["run", "--every", "0s", write("dies.py", ENDLESS + """
 flow = dt.Flow("dies")
 rows = flow.read(Endless(), name="a")
 rows.map(lambda batch: 1 // 0 if batch["x"][0].as_py() else batch, rows.schema, name="m").write(dt.null())
@@ -294,7 +289,7 @@ rows.map(lambda batch: 1 // 0 if batch["x"][0].as_py() else batch, rows.schema, 
 SHOWN = (
     ENDLESS
     + """
-flow = Eager("endless")
+flow = dt.Flow("endless")
 flow.read(Endless(), name="a").write(dt.show(1))
 """
 )
@@ -366,10 +361,10 @@ def big(batch):
     return pa.record_batch({"x": pa.array([os.urandom(1 << 16) for _ in range(rows)], pa.binary())})
 
 resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
-flow = Eager("full")
+flow = dt.Flow("full")
 flow.read(Endless(), name="a").map(big, name="m").write(dt.parquet("out"), name="w")
 """)  # fmt: skip
-    code, out, err = done(command("run", "full.py"))
+    code, out, err = done(command("run", "full.py", "--every", "0s"))
     assert (code, out) == (1, "")
     assert "error: write 'w': " in err
     assert "The output of flow 'full' is incomplete; files that were written are whole." in err

@@ -1,0 +1,142 @@
+"""Keeping a detached job alive: whoever starts it again when its process dies.
+
+Problem: a run goes on by itself when a worker dies, but when the process dies that reads, orders and writes, somebody
+else must begin it anew. Idea: a process that does nothing but that. It starts the run, waits, and starts it again from
+the last checkpoint: a little later each time, and not for ever if it gets no further (`Coordinator`). A run that is
+stopped or stuck, so that it does not beat, is killed first (watch.py).
+
+The run dies with its supervisor (PR_SET_PDEATHSIG), and workers with the run; so the whole job is gone when any of them
+is killed and nobody is left to go on, and whoever starts it again finds everything in the checkpoint folder.
+"""
+
+__all__ = ["detach", "supervise", "under_supervision"]
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from ..config import Options
+from ..errors import JobError
+from .coordinator import Coordinator
+from .jobs import JobFolder, ask
+from .watch import Watch
+from .worker import Pulse, die_with
+
+LOOK_SECONDS = 0.25
+
+
+def detach(folder: JobFolder, command: list[str]) -> None:
+    """Start a supervisor for a job, which outlives the caller; return when the job runs, or has ended."""
+    folder.make()
+    folder.forget()
+    command = [sys.executable, "-m", "dovetail", "supervise", folder.name, *command]
+    with open(os.devnull) as nothing, open(folder.path / "log.new", "w") as log:
+        process = subprocess.Popen(command, stdin=nothing, stdout=log, stderr=log, start_new_session=True)
+    while process.poll() is None and not (folder.lives and folder.read("head")):
+        time.sleep(0.02)
+    while process.poll() is None and folder.read("end.json") is None:
+        with contextlib.suppress(JobError):
+            ask(folder, "status")  # it answers when it has read its first rows
+            break
+    if process.returncode not in (None, 0) and folder.read("end.json") is None:
+        raise JobError(f"job {folder.name!r} did not start; its supervisor said:\n{_tail(folder.path / 'log.new')}")
+
+
+def supervise(name: str, command: list[str], about: dict[str, Any], checkpoint: str | None) -> int:
+    """Be the supervisor of a job: run a command until it has said how it ended. Return the exit code."""
+    folder = JobFolder(name)
+    if not folder.claim(about):
+        raise JobError(f"job {name!r} runs already; stop it first, or give another --name")
+    new = folder.path / "log.new"
+    if new.exists():
+        os.replace(new, folder.path / "log")  # this process writes to it already
+    try:
+        return _Supervisor(folder, command, checkpoint).run()
+    finally:
+        folder.release()
+
+
+class _Supervisor:
+    def __init__(self, folder: JobFolder, command: list[str], checkpoint: str | None) -> None:
+        self.folder, self.command, self.checkpoint = folder, command, checkpoint
+        self.child: subprocess.Popen[bytes] | None = None
+        self.told = False  # to stop
+        self.pulse = Pulse(folder.path, 1)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._pass_on)
+
+    def _pass_on(self, number: int, _: object) -> None:
+        self.told = True
+        if self.child is not None:
+            self.child.send_signal(signal.SIGTERM)
+
+    def run(self) -> int:
+        decides = Coordinator(every=0.0, number=_last_checkpoint(self.checkpoint))
+        while True:
+            how = self._attempt()
+            if (end := self.folder.read("end.json")) is not None:
+                return 0 if end["outcome"] in ("finished", "stopped") else 1
+            decides.reached(_last_checkpoint(self.checkpoint))
+            pause = None if self.checkpoint is None or self.told else decides.failed()
+            if pause is None:
+                self.folder.end("died", self._epitaph(how, decides))
+                return 1
+            print(f"dovetail: the run {how}; going on from the last checkpoint in {pause:g} s", flush=True)
+            time.sleep(pause)
+
+    def _attempt(self) -> str:
+        """Start the run, and wait until it is gone; return what became of it."""
+        self.child = subprocess.Popen(self.command)
+        watch = Watch(1, Options.from_environment().silence_seconds)
+        silent: list[tuple[int, str]] = []
+        while True:
+            try:
+                code = self.child.wait(LOOK_SECONDS)
+                break
+            except subprocess.TimeoutExpired:
+                _, silent = watch.look(time.monotonic(), [self.pulse.beat(0)])
+                if silent:
+                    self.child.kill()
+                    code = self.child.wait()
+                    break
+        if silent:
+            return f"{silent[0][1]}; it was killed"
+        return f"died of signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"ended with exit code {code}"
+
+    def _epitaph(self, how: str, decides: Coordinator) -> str:
+        last = _tail(self.folder.path / "log")
+        if self.checkpoint is None:
+            return f"the run {how}, and without --checkpoint nothing is known to go on from; the last it wrote:\n{last}"
+        if self.told:
+            return f"the run {how} while it was being stopped; start it again to go on from its last checkpoint"
+        return (
+            f"the run {how}, for the {decides.failures}th time from checkpoint {decides.number} on, so it is not "
+            f"started again; the last it wrote:\n{last}"
+        )
+
+
+def under_supervision(folder: JobFolder) -> None:
+    """Make this process one that dies with its supervisor, and beats for it."""
+    about = folder.read("job.json")
+    assert about is not None
+    die_with(about["pid"])
+    pulse = Pulse(folder.path, 1)
+    pulse.computing(0, True)  # it is not asked; that it beats is enough
+    pulse.go_on(0)
+
+
+def _last_checkpoint(folder: str | None) -> int | None:
+    if folder is None or not os.path.isdir(folder):
+        return None
+    found = [int(m[1]) for name in os.listdir(folder) if (m := re.fullmatch(r"checkpoint-(\d+)\.json", name))]
+    return max(found, default=None)
+
+
+def _tail(path: Path) -> str:
+    return "\n".join(path.read_text(errors="replace").splitlines()[-20:]) if path.exists() else ""

@@ -1,0 +1,219 @@
+"""Jobs from another terminal: detached, looked at, saved, rescaled, killed, stopped; and what is said when that fails.
+
+Real processes, started and ended by what a person would type. Nothing here waits for a time to pass: a job's sources
+have no more rows until the test makes a file.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+JOB = """
+    import os
+    import dovetail as dt
+    import numpy as np
+    import pyarrow as pa
+    from dovetail import left, right
+
+    def table(seed):
+        rng = np.random.default_rng(seed)
+        return pa.table({"t": np.arange(4000) // 3, "x": rng.integers(0, 60, 4000), "id": np.arange(4000)})
+
+    @dt.source
+    class Rows:
+        "Rows from the 2,000th on wait until there is a file `go`."
+        schema = table(0).schema
+
+        def __init__(self, seed):
+            self.table, self.at = table(seed), 0
+
+        def position(self):
+            return self.at
+
+        def seek(self, at):
+            self.at = at
+
+        def read(self):
+            if self.at >= 2000 and not os.path.exists("go"):
+                return None
+            self.at += 100
+            return self.table.slice(self.at - 100, 100) if self.at <= 4000 else dt.END_OF_SOURCE
+
+    def dies(batch):
+        if DIES and batch.num_rows:
+            os.abort()
+        return batch
+
+    DIES = False
+
+    flow = dt.Flow("pairs")
+    one, two = (flow.read(Rows(n), name=f"s{n}", time="t") for n in (1, 2))
+    one = one.map(dies, one.schema, name="dies")
+    pairs = one.join(two, on=(left.x - right.x).abs() <= 1, window=dt.last(400), name="pairs")
+    pairs.select("id", "id_right").write(dt.parquet("out"))
+"""
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A folder to work in, and a place of its own for what jobs keep in memory; in the end nothing is left there."""
+    monkeypatch.chdir(tmp_path)
+    runs = tempfile.mkdtemp(dir="/dev/shm", prefix="dvt-")
+    monkeypatch.setenv("DOVETAIL_RUNS", runs)
+    (tmp_path / "job.py").write_text(textwrap.dedent(JOB))
+    yield tmp_path
+    for about in Path(runs).glob("jobs/*/job.json"):
+        pid = json.loads(about.read_text())["pid"]
+        if Path(f"/proc/{pid}").exists():
+            os.kill(pid, signal.SIGKILL)
+    shutil.rmtree(runs)
+
+
+def says(*arguments, code=0):
+    """Run a command; return what it wrote, and assert how it ended."""
+    done = subprocess.run([sys.executable, "-m", "dovetail", *arguments], capture_output=True, text=True, timeout=120)
+    assert done.returncode == code, (arguments, done.stdout, done.stderr)
+    return done.stdout if code == 0 else done.stderr
+
+
+def status(name="pairs"):
+    return json.loads(says("status", name, "--json"))
+
+
+def head(name="pairs"):
+    return json.loads((Path(os.environ["DOVETAIL_RUNS"]) / "jobs" / name / "head").read_text())["pid"]
+
+
+def wait_for(what):
+    while not (found := what()):
+        os.sched_yield()
+    return found
+
+
+def ended(name="pairs"):
+    folder = Path(os.environ["DOVETAIL_RUNS"]) / "jobs" / name
+    return wait_for(lambda: folder.joinpath("end.json").exists() and json.loads((folder / "end.json").read_text()))
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory):
+    place = tmp_path_factory.mktemp("expected")
+    (place / "job.py").write_text(textwrap.dedent(JOB))
+    (place / "go").touch()
+    subprocess.run([sys.executable, "-m", "dovetail", "run", "job.py", "--quiet"], cwd=place, check=True)
+    return pq.read_table(place / "out")
+
+
+def detached(*more):
+    return says("run", "job.py", "--detach", "--checkpoint", "state", "--every", "0s", *more)
+
+
+def test_a_job_lives_on_without_its_terminal_and_is_changed_and_saved_on_its_way(place, expected):
+    assert "job 'pairs' runs; look with `dovetail status pairs`" in detached()
+    assert "pairs  running" in says("status")
+    assert "goes on with 2 workers" in says("rescale", "pairs", "2")
+    assert status()["workers"] == 2
+    assert "savepoint of job 'pairs' in" in says("savepoint", "pairs", "saved")
+    said = says("status", "pairs")
+    for word in ("state       running", "started by  dovetail run job.py --detach", "workers     2", "attempt     2,"):
+        assert word in said
+    assert "runs already; stop it first, or give another --name" in says(
+        "run", "job.py", "--detach", "--checkpoint", "other", code=1
+    )
+    assert "is in use by a job that runs" in says("run", "job.py", "--checkpoint", "state", code=1)
+    assert "job 'pairs' has stopped; savepoint in" in says("stop", "pairs", "--savepoint", "last")
+    assert "flow 'pairs' stopped in" in says("status", "pairs")
+
+    (place / "go").touch()
+    says("run", "job.py", "--checkpoint", "state", "--workers", "2", "--quiet")
+    assert pq.read_table("out").equals(expected)
+    for savepoint in ("last", "saved", "saved"):  # each takes the output back to where it was
+        shutil.rmtree("new", ignore_errors=True)
+        says("run", "job.py", "--checkpoint", "new", "--savepoint", savepoint, "--quiet")
+        assert pq.read_table("out").equals(expected)
+    assert "was taken back to epoch" in says(
+        "run", "job.py", "--checkpoint", "newer", "--savepoint", "last", "--quiet", code=1
+    )
+    assert "removed" in says("clean")
+    assert says("status") == "there are no jobs\n"
+    assert says("clean") == "nothing was left\n"
+
+
+def test_a_killed_run_is_started_again_and_a_killed_supervisor_takes_everything_along(place, expected):
+    detached("--workers", "2")
+    wait_for(lambda: status().get("rows_in") == 4000)  # there are no more for now
+    killed = head()
+    os.kill(killed, signal.SIGKILL)
+    wait_for(lambda: head() != killed)
+    log = Path(os.environ["DOVETAIL_RUNS"]) / "jobs" / "pairs" / "log"
+    assert "the run died of signal 9 (SIGKILL); going on from the last checkpoint" in log.read_text()
+
+    pids = [head(), json.loads((log.parent / "job.json").read_text())["pid"]]
+    os.kill(pids[1], signal.SIGKILL)
+    for pid in pids:
+        wait_for(lambda pid=pid: not Path(f"/proc/{pid}").exists())
+    assert "pairs  killed" in says("status")
+    assert "to go on    dovetail run job.py --detach --checkpoint state" in says("status", "pairs")
+    assert "has ended" in says("stop", "pairs", code=1)
+
+    (place / "go").touch()
+    detached("--workers", "2")
+    assert ended()["outcome"] == "finished"
+    assert pq.read_table("out").equals(expected)
+
+
+def test_a_run_that_is_stopped_dead_is_killed_and_started_again(place, expected, monkeypatch):
+    monkeypatch.setenv("DOVETAIL_SILENCE_SECONDS", "1")
+    detached()
+    first = head()
+    os.kill(first, signal.SIGSTOP)
+    wait_for(lambda: head() != first)
+    (place / "go").touch()
+    assert ended()["outcome"] == "finished"
+    assert pq.read_table("out").equals(expected)
+
+
+def test_a_run_that_always_dies_is_given_up(place):
+    (place / "job.py").write_text(textwrap.dedent(JOB).replace("DIES = False", "DIES = True"))
+    (place / "go").touch()
+    detached()
+    end = ended()
+    assert end["outcome"] == "died"
+    assert "died of signal 6 (SIGABRT), for the 4th time from checkpoint" in end["message"]
+    assert "Fatal Python error: Aborted" in end["message"] or "the last it wrote" in end["message"]
+    assert "for the 4th time" in says("status", "pairs")
+
+
+def test_what_cannot_start_is_told_at_once(place):
+    assert "checkpoint='job.py' cannot be used" in says("run", "job.py", "--detach", "--checkpoint", "job.py", code=1)
+    assert "there is no file 'none.py'" in says("run", "none.py", "--detach", code=2)
+    assert "job '../x' is not a name; use up to 64 letters" in says("run", "job.py", "--detach", "--name", "../x", code=2)
+    assert "savepoint='s' means nothing without checkpoint" in says("run", "job.py", "--savepoint", "s", code=2)
+
+
+@pytest.mark.parametrize("command", [["status", "x"], ["stop", "x"], ["savepoint", "x", "y"], ["rescale", "x", "2"]])
+def test_a_job_that_is_not_there_is_told(place, command):
+    assert "there is no job 'x'; there are none" in says(*command, code=1)
+
+
+def test_strangers_questions_are_answered_with_what_can_be_asked(place):
+    import zmq
+
+    detached()
+    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
+        socket.connect(f"ipc://{os.environ['DOVETAIL_RUNS']}/jobs/pairs/control.sock")
+        for wrong in (b"", b"{}", b"[1]", b'{"verb": "eval", "argument": "1"}', b'{"verb": "stop", "argument": [1]}'):
+            socket.send(wrong)
+            assert "a job can be asked for status, savepoint, stop, rescale" in json.loads(socket.recv())["error"]
+    folder = Path(os.environ["DOVETAIL_RUNS"], "jobs", "pairs")
+    assert folder.stat().st_mode & 0o077 == 0 and folder.parent.stat().st_mode & 0o077 == 0
+    says("stop", "pairs")
