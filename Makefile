@@ -7,7 +7,7 @@ NATIVE := setup.py setup.cfg pyproject.toml $(wildcard state/*.hpp state/*.cc st
 SANITIZED := ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc \
 	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)"
 
-.PHONY: demo test lint bench bench-engine bench-state bench-claims sanitize fuzz clean
+.PHONY: demo test lint simulate bench bench-engine bench-state bench-claims sanitize fuzz clean
 
 demo: $(VENV)/.ready
 	$(BIN)/python examples/power.py
@@ -17,6 +17,11 @@ test: $(VENV)/.ready
 
 lint: $(VENV)/.ready
 	$(BIN)/python -m pytest tests/test_house.py -q -k "ruff or mypy or arrows"
+
+# Simulated lives of a flow under faults, besides those of the tests; a minute for some two thousand.
+SEEDS ?= 50000
+simulate: $(VENV)/.ready
+	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
 
 bench: $(VENV)/.ready
 	$(BIN)/python -m tests.bench

@@ -9,10 +9,12 @@ goes through a `Disk`, whose operations are as small as the promises of a file s
 __all__ = ["Disk", "LockedError", "write_whole"]
 
 import contextlib
+import errno
 import fcntl
 import os
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+import zlib
+from collections.abc import Callable, Iterable
 from typing import Any, BinaryIO
 
 TEMPORARY = ".tmp"
@@ -100,12 +102,21 @@ class Disk:
         return lambda: file.close()
 
 
-def write_whole(disk: Disk, path: str, parts: Iterable[Sequence[int] | bytes | memoryview]) -> None:
-    """Write a file that is there whole, and durably, or not at all. Its folder is synced by the caller."""
+def write_whole(disk: Disk, path: str, parts: Iterable[Any]) -> tuple[int, int]:
+    """Write a file that is there whole, and durably, or not at all; return its length and checksum.
+
+    It is read back before it gets its name. Its folder is synced by the caller.
+    """
     temporary = path + TEMPORARY
     disk.remove(temporary)
+    crc = nbytes = 0
     with disk.create(temporary) as file:
         for part in parts:
-            file.write(part)  # type: ignore[arg-type]
+            file.write(part)
+            crc = zlib.crc32(part, crc)
+            nbytes += memoryview(part).nbytes
     disk.sync(temporary)
+    if zlib.crc32(disk.read(temporary)) != crc:
+        raise OSError(errno.EIO, "what was written is read back otherwise", temporary)
     disk.rename(temporary, path)
+    return nbytes, crc

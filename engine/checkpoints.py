@@ -19,6 +19,7 @@ __all__ = ["Checkpoints", "FlowMark", "Manifest"]
 
 import contextlib
 import json
+import os
 import re
 import zlib
 from collections.abc import Iterator
@@ -38,6 +39,7 @@ KEPT = 2
 
 _MANIFEST = re.compile(r"checkpoint-(\d{6,})\.json")
 _OURS = re.compile(r"(checkpoint|state|rows)-\d{6,}(-\d+)?\.(json|part)(\.tmp)?|lock|shown")
+_NUMBERED = re.compile(r"(?:checkpoint|state|rows)-(\d{6,})")
 _SHOWN = "shown"
 """The file that says up to which checkpoint sinks may have shown their rows: more than the last one's number, if that
 was deleted by hand since."""
@@ -102,6 +104,7 @@ class Checkpoints:
     def __init__(self, folder: str, mark: FlowMark, disk: Disk) -> None:
         self.folder, self.mark, self.disk = folder, mark, disk
         self.latest: Manifest | None = None
+        self.next = 0  # the number of the next checkpoint: one that no file bears, whatever became of that
         self.shown: int | None = None  # the last epoch that sinks may have shown; None: nobody knows
         self._kept: list[Manifest] = []
         self._unlock: Any = None
@@ -162,7 +165,6 @@ class Checkpoints:
         `sync`: files of sinks that must be durable before it is.
         """
         rows: dict[str, list[_File]] = {}
-        written: list[_File] = []
         before = self.latest.rows if self.latest is not None else {}
         leaves: list[Rows] = []
 
@@ -171,29 +173,26 @@ class Checkpoints:
             return {_ROWS: leaf.name, "keep": leaf.keep, "end": leaf.end}
 
         tree = replaced(tree, Rows, noted)
-        for leaf in leaves:
+        for at, leaf in enumerate(leaves):
             kept = [file for file in before.get(leaf.name, []) if file.end > leaf.keep]
             if leaf.end > leaf.first:
-                name = f"rows-{number:06d}-{len(written)}.part"
                 content = {"batches": leaf.batches, "times": None if leaf.times is None else _packed(leaf.times)}
-                file = replace(self._write(name, encode(content)), first=leaf.first, end=leaf.end)
-                kept.append(file)
-                written.append(file)
+                file = self._write(f"rows-{number:06d}-{at}.part", encode(content))
+                kept.append(replace(file, first=leaf.first, end=leaf.end))
                 yield
             rows[leaf.name] = kept
         state = self._write(f"state-{number:06d}.part", encode(tree))
-        written.append(state)
         yield
         for path in sync:
             self.disk.sync(path)
+            yield
+        for folder in sorted({os.path.dirname(path) for path in sync}):
+            self.disk.sync_folder(folder)
             yield
         self.disk.sync_folder(self.folder)
         yield
         begun = "" if self.latest is None else self.latest.begun
         manifest = Manifest(number, self.mark.name, self.mark.steps, lineage, generation, finished, state, rows, begun)
-        for file in written:
-            self._checked(manifest, file)
-        yield
         write_whole(self.disk, self._path(_name(number)), [manifest.encoded()])
         self.disk.sync_folder(self.folder)
         yield
@@ -222,6 +221,8 @@ class Checkpoints:
             self.disk.create(f"{folder}/{_SAVEPOINT}").close()
             self.disk.sync_folder(folder)
         except OSError as error:
+            with contextlib.suppress(OSError):
+                self.disk.remove_folder(folder)
             raise CheckpointError(
                 f"savepoint {folder!r} cannot be written: {error.strerror or error}; give another folder"
             ) from error
@@ -258,7 +259,7 @@ class Checkpoints:
             other._checked(manifest, file)
         manifest = replace(manifest, begun=manifest.title)
         self._link(savepoint, self.folder, manifest)
-        self.latest, self._kept = manifest, [manifest]
+        self.latest, self._kept, self.next = manifest, [manifest], max(self.next, manifest.number + 1)
 
     def _last_shown(self) -> int | None:
         if self.latest is None or self.latest.begun == self.latest.title:
@@ -277,6 +278,7 @@ class Checkpoints:
             )
         if foreign := [name for name in names if not _OURS.fullmatch(name)]:
             raise CheckpointError(f"{where} holds {foreign[0]!r}, which is no checkpoint; give a folder of its own")
+        self.next = max((int(found[1]) + 1 for name in names if (found := _NUMBERED.match(name))), default=0)
         numbers = sorted(int(found[1]) for name in names if (found := _MANIFEST.fullmatch(name)))
         if fresh and numbers:
             raise CheckpointError(
@@ -284,11 +286,9 @@ class Checkpoints:
                 "or give another one"
             )
         if not numbers:
-            # A crash may have come before the first checkpoint; no later one is without an earlier one.
-            parts = [name for name in names if name.endswith(".part") and "-000000" not in name]
-            if parts and not begins:
+            if _SHOWN in names and not begins:  # there was one; before that a crash may leave anything
                 raise CheckpointError(
-                    f"{where} holds {parts[0]!r} and no checkpoint-*.json: the files that say what belongs together "
+                    f"{where} holds {names[-1]!r} and no checkpoint-*.json: the files that say what belongs together "
                     "were deleted; restore them, or delete the folder to begin anew"
                 )
             return
@@ -303,6 +303,8 @@ class Checkpoints:
                     f"{where}: checkpoint {self.latest.number} needs {file.name!r}, which is gone; "
                     f"{self._way_out(self.latest)}"
                 )
+        if self.latest.finished:
+            self._sweep()  # nothing will be made any more, after which that is done
 
     def _read_manifest(self, where: str, number: int) -> Manifest:
         name = _name(number)
@@ -385,12 +387,7 @@ class Checkpoints:
         )
 
     def _write(self, name: str, parts: list[Any]) -> _File:
-        crc = nbytes = 0
-        for part in parts:
-            crc = zlib.crc32(part, crc)
-            nbytes += memoryview(part).nbytes
-        write_whole(self.disk, self._path(name), parts)
-        return _File(name, nbytes, crc)
+        return _File(name, *write_whole(self.disk, self._path(name), parts))
 
     def _sweep(self) -> None:
         """Remove what no checkpoint that is kept needs."""

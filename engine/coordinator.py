@@ -22,7 +22,7 @@ FIRST_PAUSE = 0.1
 class Coordinator:
     """Decides for one run.
 
-    >>> run = Coordinator(every=1.0, number=7)
+    >>> run = Coordinator(every=1.0, number=7, next=8)
     >>> run.due(10.0), run.begin(10.0), run.due(12.0)
     (True, 8, False)
     >>> run.durable(8); run.due(10.5), run.due(11.0)
@@ -34,6 +34,7 @@ class Coordinator:
     every: float
     number: int | None = None  # of the last checkpoint that is durable; None: there is none yet
     generation: int = 0  # counts attempts
+    next: int = 0  # the number of the next one; no number is used twice, whatever became of the first
     under_way: int | None = None  # a checkpoint that is being written
     last_begun: float = float("-inf")
     failures: int = 0  # since a checkpoint became durable
@@ -45,7 +46,7 @@ class Coordinator:
     def begin(self, now: float) -> int:
         """A checkpoint begins; return its number."""
         assert self.under_way is None, "one checkpoint at a time"
-        self.under_way = 0 if self.number is None else self.number + 1
+        self.under_way, self.next = self.next, self.next + 1
         self.last_begun = now
         return self.under_way
 

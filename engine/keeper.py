@@ -148,7 +148,7 @@ class Keeper:
         self.lineage = lineage if latest is None or begins else latest.lineage
         self.incarnation = uuid.uuid4().int & 0xFFFFFFFF  # of this process: tells its messages from those of others
         number, generation = (None, 0) if latest is None else (latest.number, latest.generation + 1)
-        self.coordinator = Coordinator(every, number, generation)
+        self.coordinator = Coordinator(every, number, generation, checkpoints.next)
 
     @property
     def is_finished(self) -> bool:

@@ -224,7 +224,7 @@ class Runner:
         task.open(task.node.schema if has_schema else None, self.lineage)
         if number is not None:
             assert self.keeper is not None
-            task.go_on(number, shown=self.keeper.shown)
+            task.go_on(number, self.keeper.coordinator.next, shown=self.keeper.shown)
 
     def finished(self) -> bool:
         """Tell whether every source has ended, and nothing is under way."""

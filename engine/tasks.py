@@ -519,12 +519,12 @@ class SinkTask(Task):
             for epoch, part, batch in self.pending:
                 self.writer.stage(batch, epoch, part)
 
-    def go_on(self, number: int, *, shown: int | None) -> None:
-        """Go on behind a checkpoint: commit what it has; what was shown after it is taken back.
+    def go_on(self, number: int, epoch: int, *, shown: int | None) -> None:
+        """Go on behind a checkpoint, with an epoch: commit what it has; what was shown after it is taken back.
 
         `shown`: the last epoch that may have been shown; None: nobody knows.
         """
-        self.epoch = number + 1
+        self.epoch = epoch
         if self.writer is not None and hasattr(self.writer, "rewind"):
             self.writer.rewind(number, shown)
         self.announce(number)

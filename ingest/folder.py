@@ -15,7 +15,8 @@ Invariants
 - All files of a commit are complete and durable before the first of them is renamed.
 - Only files that bear our name for a part are ever deleted, and only with `overwrite=True`, when the run
   opens the sink. A folder with anything else in it, except names that start with `.` or `_`, is refused.
-- With checkpoints one `.lineage-*` says whose output it is; it is taken back to an epoch before it changes hands.
+- With checkpoints one `.lineage-*` says whose output it is, and is locked as long as that run lives. The output is
+  taken back to an epoch before it changes hands.
 - A run that committed and had no rows leaves one file without rows, so that its schema can be read.
 
 An epoch is one file, unless it passes `FILE_BYTES` or `FILE_ROWS`; the renames of an epoch of several files
@@ -34,7 +35,7 @@ from typing import Any, BinaryIO, Protocol
 
 import pyarrow as pa
 
-from ..disk import Disk, write_whole
+from ..disk import Disk, LockedError, write_whole
 from ..errors import SinkError
 
 GROUP_ROWS = 1 << 20
@@ -52,9 +53,9 @@ FILE_BYTES = 128 << 20
 STAGING = ".staging-"
 
 LINEAGE = ".lineage-"
-"""A file that says whose output a folder holds, of a run that can be gone on with. A run that begins with a savepoint has
-a lineage of its own, and the file says from which one it was taken over, up to which epoch: so that another savepoint
-cannot go on in what was taken back meanwhile."""
+"""A file that says whose output a folder holds, of a run that can be gone on with. A run that begins with a savepoint
+has a lineage of its own, and the file says from which one it was taken over, up to which epoch: so that another
+savepoint cannot go on in what was taken back meanwhile."""
 
 
 class RowFile(Protocol):
@@ -157,6 +158,7 @@ class FolderWriter:
         self._staged: list[tuple[int, str]] = []  # complete files that wait for their commit, in order
         self._committed: int | None = None
         self._files = 0  # that are in the folder
+        self._unlock: Callable[[], None] | None = None  # lets go of the folder
         self._ancestors: list[Any] = []  # (lineage, epoch): whose output was taken over, up to where
         self._ended = False
         if known:
@@ -175,11 +177,11 @@ class FolderWriter:
             for name in disk.names(folder):
                 if _is_part(name, self._extension) and int(name.split("-")[1]) > last:
                     disk.remove(os.path.join(folder, name))
-            self._sign(known)
+            self._sign()
             shown = set(disk.names(folder))
             disk.make_folder(self._staging)
             before = os.path.join(folder, STAGING + known["lineage"])
-            for name in set(disk.names(before)) & set(wanted) if before != self._staging else ():
+            for name in sorted(set(disk.names(before)) & set(wanted)) if before != self._staging else ():
                 disk.rename(os.path.join(before, name), os.path.join(self._staging, name))
             staged = set(disk.names(self._staging))
             for name in sorted(staged - set(wanted)):
@@ -194,8 +196,7 @@ class FolderWriter:
                         f"{self._extension} sink {folder!r}: {name!r} was staged for epoch {epoch}, and is gone; the "
                         "output cannot be completed: begin anew in other folders"
                     )
-            if before != self._staging:
-                disk.remove_folder(before)
+            self._remove_foreign_staging(self._lineage)
 
     def _take_over(self, known: Any) -> None:
         """Settle whose output this is; raise unless it holds what the checkpoint's run had written up to there."""
@@ -229,18 +230,32 @@ class FolderWriter:
         text = self._disk.read(os.path.join(self._path, LINEAGE + lineage))
         return list(json.loads(text)) if text else []
 
-    def _sign(self, known: Any = None) -> None:
+    def _sign(self) -> None:
         """Say durably whose output this is, and from whom it was taken over, up to which epoch; then nobody else's."""
         disk, mine = self._disk, os.path.join(self._path, LINEAGE + self._lineage)
-        others = [mark for mark in self._marks() if mark != self._lineage]
-        if known is not None and not others:
-            return
+        others = [os.path.join(self._path, LINEAGE + mark) for mark in self._marks() if mark != self._lineage]
+        for other in others:
+            try:
+                disk.lock(other)()
+            except LockedError:
+                raise SinkError(
+                    f"{self._extension} sink: the folder {self._path!r} is being written by another run; stop that one "
+                    "first, or give each a folder of its own"
+                ) from None
         if not disk.exists(mine):
             write_whole(disk, mine, [json.dumps(self._ancestors).encode()])
             disk.sync_folder(self._path)
-        for mark in others:
-            disk.remove(os.path.join(self._path, LINEAGE + mark))
-        disk.sync_folder(self._path)
+        self._unlock = disk.lock(mine)
+        for other in others:
+            disk.remove(other)
+        if others:
+            disk.sync_folder(self._path)
+
+    def _remove_foreign_staging(self, *kept: str) -> None:
+        """Remove what runs have staged that are no more: who has signed has its own."""
+        for name in self._disk.names(self._path):
+            if name.startswith(STAGING) and name.removeprefix(STAGING) not in kept:
+                self._disk.remove_folder(os.path.join(self._path, name))
 
     def prepare(self, epoch: int) -> tuple[Any, list[str]]:
         """Complete what is staged; return what a checkpoint must know, and the files that must be durable for it."""
@@ -270,6 +285,7 @@ class FolderWriter:
             disk.make_folder(self._staging)
             if self._outlives:
                 self._sign()
+                self._remove_foreign_staging(self._lineage)
             disk.sync_folder(os.path.dirname(os.path.abspath(self._path)))
 
     def stage(self, batch: pa.RecordBatch, epoch: int, part: int) -> None:
@@ -324,6 +340,9 @@ class FolderWriter:
         if not self._ended:
             self._remove_staging()
         self.abort()
+        if self._unlock is not None:
+            self._unlock()
+            self._unlock = None
 
     def _forget(self) -> None:
         """Let go of everything that is staged; its files go with the staging folder."""

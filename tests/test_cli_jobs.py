@@ -196,7 +196,7 @@ def test_a_run_that_always_dies_is_given_up(place):
 def test_what_cannot_start_is_told_at_once(place):
     assert "checkpoint='job.py' cannot be used" in says("run", "job.py", "--detach", "--checkpoint", "job.py", code=1)
     assert "there is no file 'none.py'" in says("run", "none.py", "--detach", code=2)
-    assert "job '../x' is not a name; use up to 64 letters" in says("run", "job.py", "--detach", "--name", "../x", code=2)
+    assert "job '../x' is not a name; use up to 64" in says("run", "job.py", "--detach", "--name", "../x", code=2)
     assert "savepoint='s' means nothing without checkpoint" in says("run", "job.py", "--savepoint", "s", code=2)
 
 
@@ -211,8 +211,8 @@ def test_strangers_questions_are_answered_with_what_can_be_asked(place):
     detached()
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
         socket.connect(f"ipc://{os.environ['DOVETAIL_RUNS']}/jobs/pairs/control.sock")
-        for wrong in (b"", b"{}", b"[1]", b'{"verb": "eval", "argument": "1"}', b'{"verb": "stop", "argument": [1]}'):
-            socket.send(wrong)
+        for wrong in ("", "{}", "[1]", '{"verb": "eval", "argument": "1"}', '{"verb": "stop", "argument": [1]}'):
+            socket.send_string(wrong)
             assert "a job can be asked for status, savepoint, stop, rescale" in json.loads(socket.recv())["error"]
     folder = Path(os.environ["DOVETAIL_RUNS"], "jobs", "pairs")
     assert folder.stat().st_mode & 0o077 == 0 and folder.parent.stat().st_mode & 0o077 == 0

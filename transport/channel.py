@@ -16,7 +16,6 @@ import json
 import struct
 import time
 import zlib
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -106,9 +105,6 @@ class Channel:
         self.socket, self.job, self.generation, self.edge = socket, job, generation, edge
         self.arena, self.reader = arena, reader
         self.sent = self.received = 0
-        self.poller = zmq.Poller()
-        self.poller.register(socket, zmq.POLLIN)
-        self.waiting: deque[Message] = deque()
 
     def send(self, kind: int, meta: dict[str, Any], parts: Sequence[Any] = ()) -> None:
         """Send a message. A part is bytes, or a block of the arena that has one holder more for this.
@@ -168,8 +164,6 @@ class Channel:
 
     def receive(self, timeout: float | None = 0.0) -> Message | None:
         """Return the next message, or None if none came in `timeout` seconds (None: wait for it)."""
-        if self.waiting:
-            return self.waiting.popleft()
         until = None if timeout is None else time.monotonic() + timeout
         while True:
             left = None if until is None else max(0.0, until - time.monotonic())
