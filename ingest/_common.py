@@ -142,7 +142,7 @@ class BatchReader:
     """
 
     def __init__(
-        self, batches: Generator[tuple[pa.RecordBatch, Any], None, None], where: str, position: Any,
+        self, batches: Generator[tuple[pa.RecordBatch | None, Any], None, None], where: str, position: Any,
         say: Callable[[Any], Any] = lambda position: position,
     ) -> None:  # fmt: skip
         self._batches, self._say = batches, say
@@ -150,8 +150,8 @@ class BatchReader:
         self._position = position
         self._failure: DovetailError | None = None
 
-    def read(self) -> pa.RecordBatch | EndOfSource:
-        """Return the next batch, or `END_OF_SOURCE`, again and again."""
+    def read(self) -> pa.RecordBatch | EndOfSource | None:
+        """Return the next batch, None if there is none now, or `END_OF_SOURCE`, again and again."""
         if self._failure is not None:
             raise self._failure
         try:

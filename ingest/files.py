@@ -22,6 +22,7 @@ import contextlib
 import glob
 import io
 import os
+import time
 import zlib
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -45,6 +46,7 @@ def parquet(
     batch_rows: int = 65_536,
     schema: pa.Schema | None = None,
     overwrite: bool = False,
+    follow: bool = False,
 ) -> "Files":
     """Read Parquet files, or write a folder of them.
 
@@ -61,6 +63,9 @@ def parquet(
         the rows must have.
     overwrite
         To write: remove the parts of an earlier output when the run starts. Other files are never removed.
+    follow
+        To read: wait for files to come, whose names come after those that were read, instead of ending. A file must be
+        there whole when it gets its name: write it under one that begins with `.` or `_`, and rename it.
 
     Notes
     -----
@@ -78,7 +83,7 @@ def parquet(
     >>> dt.parquet(folder).reader(None).read().to_pydict()
     {'x': [1, 2]}
     """
-    return ParquetFiles(path, batch_rows, schema, overwrite)
+    return ParquetFiles(path, batch_rows, schema, overwrite, follow)
 
 
 def csv(
@@ -89,12 +94,13 @@ def csv(
     overwrite: bool = False,
     delimiter: str = ",",
     column_types: Mapping[str, pa.DataType] | None = None,
+    follow: bool = False,
 ) -> "Files":
     """Read CSV files with a header, or write a folder of them.
 
     Parameters
     ----------
-    path, batch_rows, overwrite
+    path, batch_rows, overwrite, follow
         As for `parquet`. A file to read may be compressed (`.gz`, `.bz2`, `.zst`).
     schema
         To read: the columns to take, and their types. Without it the types are inferred from the first
@@ -110,8 +116,11 @@ def csv(
     In a file of one column an empty line is a null. So what this sink wrote reads back as it was, as far as
     text can tell its types.
     """
-    return CsvFiles(path, batch_rows, schema, overwrite, delimiter, column_types)
+    return CsvFiles(path, batch_rows, schema, overwrite, follow, delimiter, column_types)
 
+
+FOLLOW_SECONDS = 0.1
+"""Between two looks for new files: a folder of thousands takes some milliseconds to list."""
 
 MARK_BYTES = 1 << 16
 """Bytes at both ends of a file by which it is told from others: a Parquet file's end says what is in all of it."""
@@ -129,6 +138,7 @@ class Files(abc.ABC):
         batch_rows: int,
         schema: pa.Schema | None,
         overwrite: bool,
+        follow: bool,
     ) -> None:
         check_positive(self.kind, "batch_rows", batch_rows)
         if schema is not None and not isinstance(schema, pa.Schema):
@@ -140,8 +150,10 @@ class Files(abc.ABC):
         self._batch_rows = batch_rows
         self._given = schema
         self._overwrite = overwrite
+        self._follow = follow
         self._known: pa.Schema | None = None
         self._count = 0
+        self._looked = 0.0  # for new files
 
     @property
     def path(self) -> str:
@@ -203,33 +215,63 @@ class Files(abc.ABC):
 
     def _read(
         self, files: list[str], wanted: pa.Schema, start: Any
-    ) -> Generator[tuple[pa.RecordBatch, Any], None, None]:
-        """Read these columns of the files, one file after another, each batch with the position behind it."""
+    ) -> Generator[tuple[pa.RecordBatch | None, Any], None, None]:
+        """Read these columns of the files, one file after another, each batch with the position behind it.
+
+        Where there is nothing now, but something may come, None comes in place of a batch.
+        """
         done = list(start["done"])
-        passed, ends = len(done), deque[tuple[list[Any], int]]()  # of files that were read: marks, and rows up to there
-        marks = {}
+        position, row = start, start["row"]  # of the file that was begun
+        while True:
+            passed, ends, before, row = len(done), deque[tuple[list[Any], int]](), 0, position["row"]
+            marks: dict[str, list[Any]] = {}
+            for batch in self._in_cuts(self._batches(files[passed:], wanted, row, marks, ends)):
+                row += batch.num_rows
+                while ends and ends[0][1] <= row:
+                    mark, until = ends.popleft()
+                    done = [*done, [mark, until - before]]
+                    before = until
+                left = row - before
+                current = marks[files[len(done)]] if left else None
+                position = {"done": done, "current": current, "row": left}
+                yield batch, position
+            done = [*done, *([mark, 0] for mark, _ in ends)]  # files without rows
+            position = {"done": done, "current": None, "row": 0}
+            if not self._follow:
+                return
+            while (more := self._new_files(files)) == files:
+                yield None, position
+            files = more
 
-        def batches() -> Iterator[pa.RecordBatch]:
-            skip, until = start["row"], 0
-            for path in files[passed:]:
-                marks[path] = _mark(self.kind, path)
-                until += skip
-                for batch in self._read_file(path, wanted, skip):
-                    until += batch.num_rows
-                    yield batch
-                ends.append((marks[path], until))
-                skip = 0
+    def _batches(
+        self, files: list[str], wanted: pa.Schema, skip: int, marks: dict[str, Any], ends: deque[tuple[list[Any], int]]
+    ) -> Iterator[pa.RecordBatch]:
+        """Read files; note what tells them from others, and behind which row each ends."""
+        until = 0
+        for path in files:
+            marks[path] = _mark(self.kind, path)
+            until += skip
+            for batch in self._read_file(path, wanted, skip):
+                until += batch.num_rows
+                yield batch
+            ends.append((marks[path], until))
+            skip = 0
 
-        row, before = start["row"], 0
-        for batch in self._in_cuts(batches()):
-            row += batch.num_rows
-            while ends and ends[0][1] <= row:
-                mark, until = ends.popleft()
-                done = [*done, [mark, until - before]]
-                before = until
-            left = row - before
-            current = marks[files[len(done)]] if left else None
-            yield batch, {"done": done, "current": current, "row": left}
+    def _new_files(self, before: list[str]) -> list[str]:
+        """List the files anew, not too often; the ones that were there must be the first of them."""
+        now = time.monotonic()
+        if now - self._looked < FOLLOW_SECONDS:
+            return before
+        self._looked = now
+        files = self._files()
+        for at, path in enumerate(before):
+            if at >= len(files) or files[at] != path:
+                what = f"{path!r} is gone" if path not in files else f"{files[at]!r} has come before {path!r}"
+                raise SourceError(
+                    f"{self.kind} {self.path!r}: {what}, which was read already; give new files names that come after "
+                    "those that are there, and leave these until the run has ended"
+                )
+        return files
 
     def _in_cuts(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return batches
@@ -334,10 +376,11 @@ class CsvFiles(Files):
         batch_rows: int,
         schema: pa.Schema | None,
         overwrite: bool,
+        follow: bool,
         delimiter: str,
         column_types: Mapping[str, pa.DataType] | None,
     ) -> None:
-        super().__init__(path, batch_rows, schema, overwrite)
+        super().__init__(path, batch_rows, schema, overwrite, follow)
         if not isinstance(delimiter, str) or len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n':
             raise FlowError(f"csv: delimiter={delimiter!r} must be one ASCII character, such as ',' or '\\t'")
         if schema is not None and column_types is not None:

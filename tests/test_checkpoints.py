@@ -483,3 +483,68 @@ def test_a_damaged_checkpoint_can_be_passed_over_by_hand(tmp_path, at_once):
     (tmp_path / "state" / name).unlink()
     run()
     assert sorted(pq.read_table(tmp_path / "out")["x"].to_pylist()) == list(range(100))
+
+
+# Files that keep coming
+
+
+def part(folder, number, rows):
+    """Have a file come, whole."""
+    pq.write_table(pa.table({"x": pa.array(rows, pa.int64())}), folder / f".{number}")
+    (folder / f".{number}").rename(folder / f"{number:03d}.parquet")
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv"])
+def test_files_that_come_are_read_also_by_the_next_run(tmp_path, kind):
+    folder = tmp_path / "in"
+    folder.mkdir()
+
+    def come(number, rows):
+        if kind == "parquet":
+            part(folder, number, rows)
+        else:
+            pacsv.write_csv(pa.table({"x": pa.array(rows, pa.int64())}), folder / f".{number}")
+            (folder / f".{number}").rename(folder / f"{number:03d}.csv")
+
+    made = {"parquet": dt.parquet, "csv": dt.csv}[kind]
+    come(0, range(10))
+    numbers = iter(range(1, 7))
+
+    def run(until):
+        def seen(batch):
+            rows = batch.column("x").to_pylist()
+            if rows and rows[-1] % 10 == 9 and rows[-1] != until:
+                number = next(numbers)
+                come(number, range(number * 10, number * 10 + 10) if number != 4 else [])
+                if number == 4:
+                    come(next(numbers), range(50, 60))
+            if rows and rows[-1] == until:
+                job.mailbox.ask("stop")
+            return batch
+
+        flow = dt.Flow("f")
+        schema = pa.schema([("x", pa.int64())])
+        rows = flow.read(made(folder, follow=True, batch_rows=4, schema=schema), name="rows").map(seen, schema)
+        out = rows.write(dt.collect())
+        job = flow.start(checkpoint=tmp_path / "state", every="0s")
+        assert job.wait().outcome == "stopped"
+        return out.table()["x"].to_pylist()
+
+    assert run(until=29) == list(range(30))
+    come(next(numbers), range(30, 40))
+    assert run(until=59) == [*range(40), *range(50, 60)]
+
+
+def test_a_file_that_comes_before_others_is_refused(tmp_path):
+    part(tmp_path, 5, range(10))
+
+    def seen(batch):
+        if batch.num_rows:
+            part(tmp_path, 4, range(10))
+        return batch
+
+    flow = dt.Flow("f")
+    rows = flow.read(dt.parquet(tmp_path, follow=True))
+    rows.map(seen, rows.schema).write(dt.null())
+    with pytest.raises(dt.SourceError, match=r"004.parquet' has come before '.*005.parquet', which was read already"):
+        flow.run()
