@@ -12,6 +12,7 @@ is killed and nobody is left to go on, and whoever starts it again finds everyth
 __all__ = ["detach", "supervise", "under_supervision"]
 
 import contextlib
+import faulthandler
 import os
 import re
 import signal
@@ -126,6 +127,7 @@ def under_supervision(folder: JobFolder) -> None:
     about = folder.read("job.json")
     assert about is not None
     die_with(about["pid"])
+    faulthandler.enable()  # into the log, where the supervisor finds the last words
     pulse = Pulse(folder.path, 1)
     pulse.computing(0, True)  # it is not asked; that it beats is enough
     pulse.go_on(0)

@@ -189,7 +189,7 @@ def test_a_run_that_always_dies_is_given_up(place):
     end = ended()
     assert end["outcome"] == "died"
     assert "died of signal 6 (SIGABRT), for the 4th time from checkpoint" in end["message"]
-    assert "Fatal Python error: Aborted" in end["message"] or "the last it wrote" in end["message"]
+    assert "Fatal Python error: Aborted" in end["message"] and "in dies" in end["message"]
     assert "for the 4th time" in says("status", "pairs")
 
 
