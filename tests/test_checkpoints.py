@@ -303,6 +303,30 @@ def test_a_folder_that_cannot_be_gone_on_with_says_why(tmp_path, at_once, spoil,
         simple(tmp_path, **run)(fresh=fresh)
 
 
+def test_the_same_rows_may_be_cut_otherwise(tmp_path):
+    stopped_at = [60]
+
+    def run(batch_rows, kind):
+        def stops(batch):
+            if batch.num_rows and batch.column("x")[-1].as_py() > stopped_at[0]:
+                raise Crash
+            return batch
+
+        rows = pa.table({"x": range(100), "s": pa.array(["a", None] * 50).cast(kind)})
+        flow = dt.Flow("f")
+        stream = flow.read(dt.memory(rows, batch_rows=batch_rows), name="rows")
+        out = stream.map(stops, stream.schema).write(dt.collect())
+        flow.run(checkpoint=tmp_path / str(kind), every="0s")
+        return out.table()["x"].to_pylist()
+
+    for kind in (pa.string(), pa.dictionary(pa.int8(), pa.string())):
+        stopped_at[0] = 60
+        with pytest.raises(Crash):
+            run(7, kind)
+        stopped_at[0] = 200
+        assert run(13, kind) == list(range(100))
+
+
 def test_a_folder_in_use_is_refused(tmp_path):
     entered, leave = threading.Event(), threading.Event()
 
