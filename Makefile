@@ -7,7 +7,7 @@ NATIVE := setup.py setup.cfg pyproject.toml $(wildcard state/*.hpp state/*.cc st
 SANITIZED := ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc \
 	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)"
 
-.PHONY: demo test lint simulate bench bench-engine bench-state bench-claims sanitize fuzz clean
+.PHONY: demo test lint simulate bench bench-engine bench-recovery bench-state bench-claims sanitize fuzz clean
 
 demo: $(VENV)/.ready
 	$(BIN)/python examples/power.py
@@ -43,6 +43,10 @@ fuzz: $(VENV)-sanitize/.ready
 # Joins on several processes, in some ten minutes.
 bench-engine: $(VENV)/.ready
 	$(BIN)/python -m tests.bench.engine
+
+# Checkpoints, kills and savepoints, in some twenty minutes; writes docs/recovery.svg.
+bench-recovery: $(VENV)/.ready
+	$(BIN)/python -m tests.bench.recovery
 
 # Needs Abseil for comparison (Debian: libabsl-dev).
 bench-state: $(VENV)/.ready

@@ -22,6 +22,7 @@ import pyarrow as pa
 import zmq
 from dovetail import left, right
 from dovetail.engine import codec
+from dovetail.engine.keeper import keeping
 from dovetail.engine.parallel import CellMachine, Done, Head, Slice
 from dovetail.engine.run import Runner
 from dovetail.operators.access import SIDES, output_fields
@@ -59,22 +60,36 @@ def band(matches=2.0, w=W, rows=ROWS, layout="auto", empty=False, batch_rows=1 <
     return flow
 
 
-def run(flow, workers, options=None):
-    """Run a flow; return (seconds, CPU seconds of this process, of the workers, rows out)."""
-    runner = Runner(flow.name, flow._sinks(), options or dt.Options(), 1.0, workers=workers)
-    runner.open()
-    pids = [each.process.pid for each in runner.workers.launcher.workers] if runner.workers else []
-    before = [cpu_of(pid) for pid in pids]
-    start, mine = time.perf_counter(), time.process_time()
-    while not runner.finished():
-        if not runner.round():
-            runner.rest()
-    taken, mine = time.perf_counter() - start, time.process_time() - mine
-    theirs = sum(cpu_of(pid) for pid in pids) - sum(before)
-    runner.commit(last=True)
-    out = runner.result("finished").steps["j"].rows_out
-    runner.close(failed=False)
+def run(flow, workers, options=None, checkpoint=None, every=1.0):
+    """Run a flow; return (seconds, CPU seconds of this process, of the workers, rows out).
+
+    `checkpoint`: a folder for one each `every` seconds; the last one is not in the times.
+    """
+    with kept(flow, checkpoint, every) as keeper:
+        runner = Runner(flow.name, flow._sinks(), options or dt.Options(), 1.0, workers=workers, keeper=keeper)
+        runner.open()
+        pids = [each.process.pid for each in runner.workers.launcher.workers] if runner.workers else []
+        before = [cpu_of(pid) for pid in pids]
+        start, mine = time.perf_counter(), time.process_time()
+        while not runner.finished():
+            if not runner.round():
+                runner.rest()
+        taken, mine = time.perf_counter() - start, time.process_time() - mine
+        theirs = sum(cpu_of(pid) for pid in pids) - sum(before)
+        if keeper is None:
+            runner.commit(last=True)
+        else:
+            runner.checkpoint(finished=True)
+        out = runner.result("finished").steps["j"].rows_out
+        runner.close(failed=False)
     return taken, mine, theirs, out
+
+
+def kept(flow, checkpoint, every, disk=None):
+    """Return what holds a folder of checkpoints for a run; without a folder, nothing."""
+    if checkpoint is None:
+        return contextlib.nullcontext()
+    return keeping(flow.name, flow._sinks(), str(checkpoint), every, disk=disk)
 
 
 def cpu_of(pid):
@@ -355,28 +370,49 @@ def _ping(count):
 # Latency of results ------------------------------------------------------------------------------------------------
 
 
-def _paced(side, rate, seconds):
-    """A source whose rows are there when the clock says so; `at` is when."""
+def clocked(side, rate, rows, start=None, end=None):
+    """A source whose rows are there when the clock says so; `at` is when. It can go on where it was.
+
+    `start`: when the clock began; by default with the first read. `end`: a file that says after how many rows it ends,
+    once there is such a file.
+    """
 
     @dt.source
-    class Paced:
-        schema = pa.schema([("t", pa.int64()), ("x", pa.int64()), ("at", pa.float64())])
+    class Clocked:
+        schema = pa.schema([("t", pa.int64()), ("x", pa.int64()), ("id", pa.int64()), ("at", pa.float64())])
 
         def __init__(self):
-            self.start, self.done = None, 0
+            self.start, self.done = start, 0
+
+        def position(self):
+            return self.done
+
+        def seek(self, position):
+            self.done = position
 
         def read(self):
             now = time.perf_counter()
             self.start = now if self.start is None else self.start
-            due = min(int((now - self.start) * rate), int(rate * seconds))
-            if due == self.done:
-                return dt.END_OF_SOURCE if due >= int(rate * seconds) else None
-            t = np.arange(self.done, due)
-            at = self.start + (t + 1) / rate
-            self.done = due
-            return pa.record_batch([t, KEYS[side][t % ROWS], at], schema=self.schema)
+            most = int(end.read_text()) if end is not None and end.exists() else rows
+            there = min(int((now - self.start) * rate), most)
+            if there <= self.done:
+                return dt.END_OF_SOURCE if self.done >= most else None
+            first = self.done % ROWS  # keys come again and again
+            count = min(there - self.done, 1 << 16, ROWS - first)
+            t = np.arange(self.done, self.done + count)
+            self.done += count
+            columns = [t, KEYS[side][first : first + count], t, self.start + (t + 1) / rate]
+            return pa.record_batch(columns, schema=self.schema)
 
-    return Paced()
+    return Clocked()
+
+
+def joined(sources, *columns, w=W, layout="auto"):
+    """Join two sources on a band, with two matches a row; return the flow, and these columns of the results."""
+    flow = dt.Flow("bench")
+    one, two = (flow.read(source, name=f"s{side}", time="t") for side, source in enumerate(sources))
+    on = (left.x - right.x).abs() <= int(2 / w * SPAN / 2)
+    return flow, one.join(two, on=on, window=dt.last(w), layout=layout, name="j").select(*columns)
 
 
 def latency():
@@ -385,29 +421,37 @@ def latency():
     row("", "M rows/s", "p50", "p99", "a sleeper's p99")
     for workers in (0, 2):
         most = 2 * (ROWS // 4) / min(run(band(rows=ROWS // 4), workers)[0] for _ in range(2))
-        rate, seconds = most / 4, 4.0  # of each side: half of the greatest in all
-        waits = []
-
-        def seen(batch, waits=waits):
-            now = time.perf_counter()
-            later = np.maximum(np.asarray(batch.column("at")), np.asarray(batch.column("at_right")))
-            waits.append(now - later)
-
-        flow = dt.Flow("bench")
-        one, two = (flow.read(_paced(side, rate, seconds), name=f"s{side}", time="t") for side in (0, 1))
-        on = (left.x - right.x).abs() <= int(2 / W * SPAN / 2)
-        joined = one.join(two, on=on, window=dt.last(W), name="j").select("at", "at_right")
-        joined.map(lambda batch, seen=seen: seen(batch) or batch, joined.schema).write(dt.null())
-        with tempfile.NamedTemporaryFile() as told:
-            sleeper = multiprocessing.get_context("spawn").Process(target=_sleeper, args=(seconds, told.name))
-            sleeper.start()
-            run(flow, workers, dt.Options(poll_seconds=0.0005))
-            sleeper.join()
-            pauses = np.fromfile(told.name)
-        waits = np.concatenate(waits)
+        rate = most / 4  # of each side: half of the greatest in all
+        waits, pauses = waited(rate, 4.0, workers)
         row(f"{workers} workers" if workers else "in one process", f"{2 * rate / 1e6:.1f}",
             f"{np.percentile(waits, 50) * 1e3:.1f} ms", f"{np.percentile(waits, 99) * 1e3:.1f} ms",
             f"{np.percentile(pauses, 99) * 1e3:.1f} ms")  # fmt: skip
+
+
+def waited(rate, seconds, workers, *, w=W, settle=0.0, checkpoint=None):
+    """Return how long each result took to the sink, and by how much a process that only sleeps overslept meanwhile.
+
+    Results of rows that came in the first `settle` seconds are left out.
+    """
+    waits, first = [], []
+
+    def seen(batch):
+        now = time.perf_counter()
+        later = np.maximum(np.asarray(batch.column("at")), np.asarray(batch.column("at_right")))
+        if len(later):
+            first[:] = first or [later[0]]
+            waits.append(now - later[later >= first[0] + settle])
+        return batch
+
+    flow, results = joined([clocked(side, rate, int(rate * seconds)) for side in (0, 1)], "at", "at_right", w=w)
+    results.map(seen, results.schema).write(dt.null())
+    with tempfile.NamedTemporaryFile() as told:
+        sleeper = multiprocessing.get_context("spawn").Process(target=_sleeper, args=(seconds, told.name))
+        sleeper.start()
+        run(flow, workers, dt.Options(poll_seconds=0.0005), checkpoint)
+        sleeper.join()
+        pauses = np.fromfile(told.name)
+    return np.concatenate(waits), pauses
 
 
 def _sleeper(seconds, told):
