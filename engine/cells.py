@@ -22,17 +22,16 @@ from .. import errors
 from ..batch import START, Batch, Watermark, empty_batch
 from ..config import Options
 from ..errors import DovetailError, TransportError, WorkerError
-from ..operators.access import SIDES, output_fields
+from ..operators.access import output_fields
 from ..operators.contracts import Rows
 from ..operators.layouts import Layout
-from ..operators.numbering import Numbering, Step
+from ..operators.numbering import Numbering
 from ..transport import INLINE, Block, Channel
 from . import codec, worker
 from .graph import JoinNode
 from .parallel import Done, Head, Slice, StepMessage
-from .plan import asked_of_input
 from .processes import Launcher
-from .tasks import JoinTask
+from .tasks import JoinTask, narrowed, wanted_of
 from .watch import Watch
 
 STEPS_UNDER_WAY = 4
@@ -226,10 +225,7 @@ class ParallelJoin(JoinTask):
         super().__init__(node)
         self.columns, self.layout = sorted(columns), layout
         self.schema = pa.schema([f for _, _, f in output_fields(node.spec) if f.name in columns])
-        self.inputs = {}
-        for i, side in enumerate(SIDES[: len(node.inputs)]):
-            wanted = asked_of_input(node, i, columns)
-            self.inputs[side] = pa.schema([f for f in node.spec.schemas[side] if f.name in wanted])
+        self.inputs = wanted_of(node, columns)
         self.head = Head(node.spec, self.schema, options.out_rows, layout, STEPS_UNDER_WAY)
         self.workers: Workers | None = None
         self.number = 0
@@ -325,14 +321,10 @@ class ParallelJoin(JoinTask):
         left, right = self.steps()
         if left.rows or right.rows or self.due > self.promised:
             self.promised = self.due
-            steps = {"left": self._wanted("left", left)}
-            steps["right"] = steps["left"] if self.node.spec.self_join else self._wanted("right", right)
+            steps = {"left": narrowed(left, self.inputs["left"])}
+            steps["right"] = steps["left"] if self.node.spec.self_join else narrowed(right, self.inputs["right"])
             self.note(steps)
             self.workers.deal(self.number, self.head.deal(steps, self.due))
-
-    def _wanted(self, side: str, step: Step) -> Step:
-        names = self.inputs[side].names
-        return Step([b if b.schema.names == names else b.select(names) for b in step.batches], step.times)
 
     def collect(self) -> Iterator[Batch]:
         """Yield what may go on, and count it."""

@@ -22,7 +22,7 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -386,7 +386,7 @@ class Checkpoints:
             "since is then taken back, where they can)"
         )
 
-    def _write(self, name: str, parts: list[Any]) -> _File:
+    def _write(self, name: str, parts: Iterable[Any]) -> _File:
         return _File(name, *write_whole(self.disk, self._path(name), parts))
 
     def _sweep(self) -> None:

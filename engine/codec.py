@@ -16,6 +16,7 @@ import pyarrow as pa
 from ..operators.access import SIDES
 from ..operators.layouts import Piece
 from .parallel import Done, Slice, StepMessage
+from .snapshots import StreamedBatch
 
 STEP, SLICE, DONE, ACK, FREED, HELLO, ERROR, STOP, FLUSH, ASK, HERE = range(11)
 
@@ -66,34 +67,10 @@ def decode(kind: int, meta: dict[str, Any], parts: Sequence[np.ndarray]) -> Step
     return Done(meta["n"], meta["load"], sample, meta["nulls"], meta["bytes"])
 
 
-def _has_dictionary(kind: pa.DataType) -> bool:
-    if pa.types.is_dictionary(kind):
-        return True
-    return any(_has_dictionary(kind.field(i).type) for i in range(kind.num_fields))
-
-
-class _Stream:
-    """A batch as an Arrow stream, which is written only where it is to stand: so it is copied once."""
-
-    def __init__(self, batch: pa.RecordBatch) -> None:
-        self.batch = batch
-        self.nbytes = batch.schema.serialize().size + pa.ipc.get_record_batch_size(batch) + _END_OF_STREAM
-
-    def write_into(self, place: memoryview) -> None:
-        """Write it."""
-        sink = pa.FixedSizeBufferWriter(pa.py_buffer(place))
-        with pa.ipc.new_stream(sink, self.batch.schema) as writer:
-            writer.write_batch(self.batch)
-
-
-_END_OF_STREAM = 8
-"""Bytes that end a stream."""
-
-
 def _bytes_of(batch: pa.RecordBatch) -> Any:
-    if not any(_has_dictionary(field.type) for field in batch.schema):
-        return _Stream(batch)
-    sink = pa.BufferOutputStream()  # how long dictionaries will be, only writing tells
+    if StreamedBatch.knows(batch.schema):
+        return StreamedBatch(batch)
+    sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
     return memoryview(sink.getvalue())

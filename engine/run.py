@@ -38,7 +38,7 @@ from .plan import needed_columns, source_groups
 from .processes import Processes
 from .reading import SourceState, due_in, idle_floor, next_source
 from .result import Result, StepReport
-from .tasks import EPOCH_ROWS, JoinTask, ReadTask, SinkTask, Task, make_task, say_where
+from .tasks import EPOCH_BYTES, JoinTask, ReadTask, SinkTask, Task, make_task, say_where
 
 PROGRESS_SECONDS = 0.5
 
@@ -303,7 +303,7 @@ class Runner:
             self._announce(number)
         if self.interrupted():
             raise _Stopped
-        full = any(task.staged >= EPOCH_ROWS for task in self.sinks)
+        full = sum(task.staged_bytes for task in self.sinks) >= EPOCH_BYTES
         if keeper.due(self.clock(), at_once=full):
             self.checkpoint(wait=False)
 

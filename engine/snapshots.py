@@ -2,15 +2,16 @@
 
 A task says what it remembers as dicts, lists, texts and numbers, with NumPy arrays, Arrow batches and tables in them
 wherever they belong. Nothing is pickled: what is read decides what is made, never what is run. Arrays are read in
-place.
+place. Batches are written into one piece of memory after the other, which is used again: fresh memory for each would
+cost more than all the rest.
 
 `Rows` (operators/contracts.py), a stream that only grows at its end, is not written here but by checkpoints.py, once.
 """
 
-__all__ = ["decode", "encode", "replaced"]
+__all__ = ["StreamedBatch", "decode", "encode", "replaced"]
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -36,11 +37,11 @@ def replaced(tree: Any, leaf: type, by: Callable[[Any], Any]) -> Any:
     return tree
 
 
-def encode(tree: Any) -> list[Any]:
-    """Return a tree as parts of bytes, to be written one behind the other.
+def encode(tree: Any) -> Iterator[Any]:
+    """Yield a tree as parts of bytes, to be written one behind the other; each is good until the next is asked for.
 
     >>> tree = {"n": 1, "rows": pa.record_batch({"x": [1]}), "a": [np.arange(3)], "end": float("inf")}
-    >>> back = decode(b"".join(encode(tree)))
+    >>> back = decode(b"".join(map(bytes, encode(tree))))
     >>> back["n"], back["rows"].to_pydict(), back["a"][0].tolist(), back["end"]
     (1, {'x': [1]}, [0, 1, 2], inf)
     """
@@ -51,7 +52,7 @@ def encode(tree: Any) -> list[Any]:
             blobs.append(np.ascontiguousarray(value).view(np.uint8).data if value.size else b"")
             return {_LEAF: "array", "dtype": value.dtype.str, "at": len(blobs) - 1}
         if isinstance(value, pa.RecordBatch):
-            blobs.append(_stream([value], value.schema))
+            blobs.append(StreamedBatch(value) if StreamedBatch.knows(value.schema) else _stream([value], value.schema))
             return {_LEAF: "batch", "at": len(blobs) - 1}
         if isinstance(value, pa.Table):
             blobs.append(_stream(value.to_batches(), value.schema))
@@ -65,13 +66,19 @@ def encode(tree: Any) -> list[Any]:
         return value
 
     plain = stored(tree)
-    sizes = [memoryview(blob).nbytes for blob in blobs]
+    sizes = [blob.nbytes if isinstance(blob, StreamedBatch) else memoryview(blob).nbytes for blob in blobs]
     head = json.dumps({"tree": plain, "sizes": sizes}).encode()
     start = MAGIC + len(head).to_bytes(8, "little") + head
-    parts: list[Any] = [start, bytes(-len(start) % _ALIGNMENT)]
+    yield start
+    yield bytes(-len(start) % _ALIGNMENT)
+    room = bytearray(max((blob.nbytes for blob in blobs if isinstance(blob, StreamedBatch)), default=0))
     for blob, size in zip(blobs, sizes, strict=True):
-        parts += [blob, bytes(-size % _ALIGNMENT)]
-    return parts
+        if isinstance(blob, StreamedBatch):
+            blob.write_into(memoryview(room)[:size])
+            yield memoryview(room)[:size]
+        else:
+            yield blob
+        yield bytes(-size % _ALIGNMENT)
 
 
 def decode(data: bytes | memoryview) -> Any:
@@ -104,6 +111,35 @@ def decode(data: bytes | memoryview) -> Any:
             return reader.read_next_batch() if kind == "batch" else reader.read_all()
 
     return loaded(head["tree"])
+
+
+class StreamedBatch:
+    """A batch as an Arrow stream, which is written only where it is to stand: so it is copied once."""
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        self.batch = batch
+        self.nbytes = batch.schema.serialize().size + pa.ipc.get_record_batch_size(batch) + _END_OF_STREAM
+
+    @staticmethod
+    def knows(schema: pa.Schema) -> bool:
+        """Tell whether the length is known before it is written: only writing tells how long dictionaries will be."""
+        return not any(_has_dictionary(field.type) for field in schema)
+
+    def write_into(self, place: memoryview) -> None:
+        """Write it."""
+        sink = pa.FixedSizeBufferWriter(pa.py_buffer(place))
+        with pa.ipc.new_stream(sink, self.batch.schema) as writer:
+            writer.write_batch(self.batch)
+
+
+_END_OF_STREAM = 8
+"""Bytes that end a stream."""
+
+
+def _has_dictionary(kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        return True
+    return any(_has_dictionary(kind.field(i).type) for i in range(kind.num_fields))
 
 
 def _stream(batches: list[pa.RecordBatch], schema: pa.Schema) -> memoryview:

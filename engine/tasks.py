@@ -39,6 +39,7 @@ from .graph import (
     WindowNode,
     WriteNode,
 )
+from .plan import asked_of_input
 from .snapshots import replaced
 
 
@@ -374,10 +375,26 @@ class JoinTask(Merging):
         return np.concatenate([np.empty(0, np.int64), *(b.times for b in batches if b.times is not None)])
 
 
+def wanted_of(node: JoinNode, columns: set[str]) -> dict[str, pa.Schema]:
+    """Return what a join stores of each side, when these columns of its results are asked for."""
+    found = {}
+    for i, side in enumerate(SIDES[: len(node.inputs)]):
+        wanted = asked_of_input(node, i, columns)
+        found[side] = pa.schema([f for f in node.spec.schemas[side] if f.name in wanted])
+    return {"left": found["left"], "right": found.get("right", found["left"])}
+
+
+def narrowed(step: Step, schema: pa.Schema) -> Step:
+    """Return a step with these columns alone."""
+    names = schema.names
+    return Step([b if b.schema.names == names else b.select(names) for b in step.batches], step.times)
+
+
 class _Join(JoinTask):
     def __init__(self, node: JoinNode, columns: set[str], options: Options) -> None:
         super().__init__(node)
         self.driver = JoinDriver(node.spec, sorted(columns), options.out_rows)
+        self.wanted = wanted_of(node, columns)
 
     @property
     def numbering(self) -> Numbering:
@@ -399,7 +416,7 @@ class _Join(JoinTask):
         self.put(port, batch)
         left, right = self.steps()
         mark = self.mark(port, batch)
-        self.note({"left": left, "right": right})
+        self.note({"left": narrowed(left, self.wanted["left"]), "right": narrowed(right, self.wanted["right"])})
         if left.rows or right.rows:
             for data, times in self.driver.step(left, right):
                 yield Batch(data, times, self.watermark)
@@ -486,7 +503,11 @@ class _Process(Task):
 
 
 EPOCH_ROWS = 1_000_000
-"""A sink shows what it was given at the latest after so many rows: what it has staged may stand in memory."""
+"""Without checkpoints a sink shows what it was given at the latest after so many rows: what it has staged may stand in
+memory."""
+
+EPOCH_BYTES = 256 << 20
+"""With checkpoints one begins at the latest when so much of what sinks have staged stands in memory."""
 
 
 class SinkTask(Task):
@@ -502,7 +523,7 @@ class SinkTask(Task):
         super().__init__(node)
         self.writer: Writer | None = None
         self.lineage = ""
-        self.epoch = self.part = self.staged = 0
+        self.epoch = self.part = self.staged = self.staged_bytes = 0
         self.outlives = False  # with checkpoints
         self.known: Any = None  # what the writer is to go on from
         self.schema: pa.Schema | None = None
@@ -537,6 +558,8 @@ class SinkTask(Task):
                 self.open(batch.data.schema, self.lineage)
             assert self.writer is not None
             self.writer.stage(batch.data, self.epoch, self.part)
+            if not getattr(self.writer, "stages_elsewhere", False):
+                self.staged_bytes += batch.data.nbytes
             if self.outlives and not hasattr(self.writer, "prepare"):
                 self.pending.append((self.epoch, self.part, batch.data))
             self.part += 1
@@ -561,7 +584,7 @@ class SinkTask(Task):
             known, files = self.writer.prepare(number)
             known = replaced(known, Rows, lambda rows: replace(rows, name=f"{self.node.name}: {rows.name}"))
         schema = None if self.schema is None else empty_batch(self.schema)
-        self.epoch, self.part, self.staged = number + 1, 0, 0
+        self.epoch, self.part, self.staged, self.staged_bytes = number + 1, 0, 0, 0
         return {**self.snapshot(), "schema": schema, "writer": known, "pending": list(self.pending)}, files
 
     def announce(self, number: int) -> None:

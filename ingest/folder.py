@@ -129,6 +129,8 @@ class FolderWriter:
         Names the staging folder, so that two runs never stage into the same one.
     """
 
+    stages_elsewhere = True
+
     def __init__(
         self,
         path: str,

@@ -174,17 +174,35 @@ class Null(_Sink):
         return _NullWriter(self)
 
 
-class _NullWriter(_Queue):
+class _NullWriter:
+    """Counts the rows of each epoch, and keeps none of them."""
+
+    stages_elsewhere = True
+
     def __init__(self, spec: Null) -> None:
-        super().__init__()
         self._spec = spec
+        self._staged: dict[int, int] = {}  # rows by epoch
+
+    def stage(self, batch: pa.RecordBatch, epoch: int, part: int) -> None:
+        """Count rows."""
+        self._staged[epoch] = self._staged.get(epoch, 0) + batch.num_rows
+
+    def commit(self, epoch: int) -> None:
+        """Add what was counted for this epoch and those before it."""
+        for each in [each for each in self._staged if each <= epoch]:
+            self._spec.rows += self._staged.pop(each)
 
     def prepare(self, epoch: int) -> tuple[Any, list[str]]:
         """Have a checkpoint keep the count."""
-        return {"rows": self._spec.rows + sum(batch.num_rows for batch in self._pending.batches())}, []
+        return {"rows": self._spec.rows + sum(self._staged.values())}, []
 
-    def _deal(self, batch: pa.RecordBatch, epoch: int, part: int) -> None:
-        self._spec.rows += batch.num_rows
+    def abort(self) -> None:
+        """Forget what was not committed."""
+        self._staged.clear()
+
+    def close(self) -> None:
+        """Forget what was not committed."""
+        self._staged.clear()
 
 
 # --- call --------------------------------------------------------------------------------------------------

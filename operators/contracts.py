@@ -25,10 +25,12 @@ A sink: `check` when the flow is written; `writer` once a run; then any number o
 With checkpoints an epoch is what was staged between two of them, and is committed once the later one is durable. After
 a crash a new writer is given the same lineage. What had been staged for epochs that the checkpoint has is staged again
 for the same epoch and part, whether or not it was committed before, and committed; so a sink that shows each result
-once remembers the last epoch that it has committed. A `DurableWriter` keeps what is staged itself, and takes back what
-was shown after the checkpoint that is gone on from, if that is not the last one; another writer can have a method
-`rewind(epoch, shown)` for that: take back what was shown after this epoch, or raise a `SinkError` (`shown`: the last
-epoch that may have been committed; None: nobody knows).
+once remembers the last epoch that it has committed. A writer that holds nothing of what is staged in memory says so
+with an attribute `stages_elsewhere = True`; for others checkpoints come sooner where results are many.
+
+A `DurableWriter` keeps what is staged itself, and takes back what was shown after the checkpoint that is gone on from,
+if that is not the last one. Another writer can have a method `rewind(epoch, shown)` for that: take back what was shown
+after this epoch, or raise a `SinkError` (`shown`: the last epoch that may have been committed; None: nobody knows).
 
 Errors of the outside world (a missing file, a full disk) leave as `SourceError` or `SinkError` with the
 path in them; the run adds which step it was.

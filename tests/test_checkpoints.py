@@ -455,7 +455,7 @@ def test_an_own_source_and_sink_go_on(tmp_path):
 def test_ascending_numbers_are_packed_and_come_back():
     for times in ([], [5], [-(2**63), 2**63 - 1], [3, 3, 4, 300, 70_000], [0, 2**40]):
         given = np.array(times, np.int64)
-        assert _unpacked(decode(b"".join(encode(_packed(given))))).tolist() == times
+        assert _unpacked(decode(b"".join(map(bytes, encode(_packed(given)))))).tolist() == times
     assert _packed(np.arange(1000) * 3)["steps"].nbytes == 999
 
 
