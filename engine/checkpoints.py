@@ -140,6 +140,12 @@ class Checkpoints:
         """Return what the last checkpoint remembers, with `Rows` as they are wanted."""
         manifest = self.latest
         assert manifest is not None
+        try:
+            self.disk.sync_folder(self.folder)  # who made it may have come no further than to its name
+        except OSError as error:
+            raise CheckpointError(
+                f"checkpoint={self.folder!r} cannot be made durable: {error.strerror or error}; give another disk"
+            ) from error
         tree = decode(self._checked(manifest, manifest.state))
 
         def filled(value: dict[str, Any]) -> Any:
@@ -192,16 +198,30 @@ class Checkpoints:
         begun = "" if self.latest is None else self.latest.begun
         manifest = Manifest(number, self.mark.name, self.mark.steps, lineage, generation, finished, state, rows, begun)
         for file in written:
-            self._checked(manifest, file)
+            self._checked(manifest, file, "it was not made; if this comes again the disk fails: give another folder")
         yield
-        write_whole(self.disk, self._path(_name(number)), [manifest.encoded()])
+        try:
+            write_whole(self.disk, self._path(_name(number)), [manifest.encoded()])
+        except OSError:
+            if self.disk.exists(self._path(_name(number))):
+                self._made(manifest)
+            raise
+        self._made(manifest)
         self.disk.sync_folder(self.folder)
         yield
         self.disk.write(self._path(_SHOWN), str(number).encode())
-        self.latest, self.shown = manifest, number
-        self._kept = [*self._kept, manifest][-KEPT:]
+        self.shown = number
         yield
         self._sweep()
+
+    def _made(self, manifest: Manifest) -> None:
+        """Go on from a checkpoint from now on, as its manifest is there.
+
+        Whatever fails after that: an attempt that went on from the one before would write this one's files anew, and
+        take back output that it needs; killed in the middle it would leave a manifest that does not fit its files.
+        """
+        self.latest = manifest
+        self._kept = [*self._kept, manifest][-KEPT:]
 
     def check_savepoint(self, folder: str) -> None:
         """Raise if there can be no savepoint in a folder."""
@@ -358,13 +378,13 @@ class Checkpoints:
         found.batches, found.times = batches, np.concatenate(times) if times else None
         return found
 
-    def _checked(self, manifest: Manifest, file: _File) -> bytes:
+    def _checked(self, manifest: Manifest, file: _File, way: str = "") -> bytes:
         try:
             data = self.disk.read(self._path(file.name))
         except OSError as error:
             raise CheckpointError(
                 f"checkpoint={self.folder!r}: {file.name!r} cannot be read ({error.strerror or error}); "
-                f"{self._way_out(manifest)}"
+                f"{way or self._way_out(manifest)}"
             ) from error
         if len(data) != file.nbytes or zlib.crc32(data) != file.crc:
             how = (
@@ -372,7 +392,7 @@ class Checkpoints:
             )
             raise CheckpointError(
                 f"checkpoint={self.folder!r}: {file.name!r} of checkpoint {manifest.number} {how}: it is damaged; "
-                f"{self._way_out(manifest)}"
+                f"{way or self._way_out(manifest)}"
             )
         return data
 
