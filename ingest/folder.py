@@ -213,12 +213,28 @@ class FolderWriter:
                     disk.remove(old)
                 elif name.startswith(STAGING):
                     disk.remove_folder(old)
+            self._remove_unknown()
             disk.remove_folder(self._staging)  # left by a run that was killed: no commit can name it any more
             disk.make_folder(self._staging)
             if self._outlives:
                 disk.create(os.path.join(self._path, LINEAGE + self._lineage)).close()
                 disk.sync_folder(self._path)
             disk.sync_folder(os.path.dirname(os.path.abspath(self._path)))
+
+    def _remove_unknown(self) -> None:
+        """Remove what runs of this flow have left that were killed before their first checkpoint: none can go on.
+
+        Two marks would make the folder another run's, for whoever wants to go on in it.
+        """
+        flow = re.fullmatch(r"(.*)-[0-9a-f]{12}", self._lineage)
+        for name in self._disk.names(self._path) if flow else ():
+            kind, _, lineage = name.rpartition(f"{flow[1]}-") if flow else ("", "", "")
+            if re.fullmatch(r"[0-9a-f]{12}", lineage) is None:
+                continue
+            if kind == LINEAGE:
+                self._disk.remove(os.path.join(self._path, name))
+            elif kind == STAGING:
+                self._disk.remove_folder(os.path.join(self._path, name))
 
     def stage(self, batch: pa.RecordBatch, epoch: int, part: int) -> None:
         """Write rows, or gather them; nobody sees them."""
