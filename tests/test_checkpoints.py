@@ -485,7 +485,7 @@ def test_what_is_read_back_otherwise_makes_no_checkpoint(tmp_path, monkeypatch):
     folder = Checkpoints(str(tmp_path / "state"), FlowMark("f", {}), Disk())
     folder.open()
     monkeypatch.setattr(Disk, "read", lambda *_: b"")
-    said = "'state-000000.part' of checkpoint 0 is 0 bytes long instead of [0-9]+: it is damaged; it was not made; if this"
+    said = "'state-000000.part' of checkpoint 0 is 0 bytes long instead of [0-9]+: it is damaged; it was not made"
     with pytest.raises(dt.CheckpointError, match=said):
         list(folder.save(0, {"n": 1}, lineage="f-1", generation=0, finished=False, sync=[]))
     assert folder.latest is None

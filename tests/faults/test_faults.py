@@ -91,7 +91,7 @@ HALF = [
 ]  # fmt: skip
 """A checkpoint that is there although making it failed, and then a kill while the next attempt goes on."""
 
-TORN = [fault("head", f"rename {kind} done", nth, do) for kind in ("rows", "state") for nth in (1, 2, 6)
+TORN = [fault("head", f"rename {kind} done", nth, do) for kind in ("rows", "state") for nth in (2, 3, 6)
         for do in ("cut", "flip")]  # fmt: skip
 STOPS = [fault("head", at, nth, do) for do in ("SIGINT", "SIGTERM") for at, nth in [
     ("read", 15), ("deal", 9), ("begin", 4), ("checkpoint done", 3), ("announce", 6), ("last checkpoint", 1),
@@ -190,7 +190,7 @@ def test_a_checkpoint_that_is_there_though_making_it_failed(run, faults, layout)
     job.check()
 
 
-@cases(TORN, [TORN[3]])
+@cases(TORN, [TORN[1]])
 def test_a_torn_file_makes_no_checkpoint(run, faults, layout):
     job = run(*faults, layout=layout)
     job.finish(starts=1)
