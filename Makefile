@@ -7,13 +7,18 @@ NATIVE := setup.py setup.cfg pyproject.toml $(wildcard state/*.hpp state/*.cc st
 SANITIZED := ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc \
 	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)"
 
-.PHONY: demo test lint simulate bench bench-engine bench-recovery bench-state bench-claims sanitize fuzz clean
+.PHONY: demo test faults lint simulate bench bench-engine bench-recovery bench-state bench-claims sanitize fuzz clean
 
 demo: $(VENV)/.ready
 	$(BIN)/python examples/power.py
 
 test: $(VENV)/.ready
 	$(BIN)/python -m pytest tests -n 2
+
+# Faults in real processes: kills, stops, crashes, full disks, at every point of the protocol, with a table at the end.
+# `make test` has a few of them; all take some twenty minutes on two cores.
+faults: $(VENV)/.ready
+	DOVETAIL_FAULTS=all $(BIN)/python -m pytest tests/faults -n 2
 
 lint: $(VENV)/.ready
 	$(BIN)/python -m pytest tests/test_house.py -q -k "ruff or mypy or arrows"

@@ -130,11 +130,18 @@ class Workers:
         stored = channel.store(part, self.count)
         if isinstance(stored, Block):
             return stored
+        label, limit, held = self.joins[join].node.label, self.options.arena_bytes, self.arena.held
+        if self.arena.refused:
+            raise TransportError(
+                f"{label}: its windows and a step of rows do not fit the shared memory of this machine: "
+                f"{self.arena.size:,} bytes could be had ({held:,} are held), and {self.arena.folder.parent} is full; "
+                "make /dev/shm larger (mount -o remount,size=…, or --shm-size of a container), take less at a time "
+                "(batch_rows=…), make the window smaller, or run with workers=1"
+            )
         raise TransportError(
-            f"{self.joins[join].node.label}: its windows and a step of rows do not fit the "
-            f"{self.options.arena_bytes:,} bytes of shared memory that a run may use ({self.arena.held:,} are held); "
-            "allow more with dt.Options(arena_bytes=…), take less at a time (batch_rows=…), make the window smaller, "
-            "or run with workers=1"
+            f"{label}: its windows and a step of rows do not fit the {limit:,} bytes of shared memory that a run may "
+            f"use ({held:,} are held); allow more with dt.Options(arena_bytes=…), take less at a time (batch_rows=…), "
+            "make the window smaller, or run with workers=1"
         )
 
     def _flush(self) -> None:

@@ -143,6 +143,12 @@ class Checkpoints:
         """Return what the last checkpoint remembers, with `Rows` as they are wanted."""
         manifest = self.latest
         assert manifest is not None
+        try:
+            self.disk.sync_folder(self.folder)  # who made it may have come no further than to its name
+        except OSError as error:
+            raise CheckpointError(
+                f"checkpoint={self.folder!r} cannot be made durable: {error.strerror or error}; give another disk"
+            ) from error
         tree = decode(self._checked(manifest, manifest.state))
 
         def filled(value: dict[str, Any]) -> Any:
@@ -193,14 +199,28 @@ class Checkpoints:
         yield
         begun = "" if self.latest is None else self.latest.begun
         manifest = Manifest(number, self.mark.name, self.mark.steps, lineage, generation, finished, state, rows, begun)
-        write_whole(self.disk, self._path(_name(number)), [manifest.encoded()])
+        try:
+            write_whole(self.disk, self._path(_name(number)), [manifest.encoded()])
+        except OSError:
+            if self.disk.exists(self._path(_name(number))):
+                self._made(manifest)
+            raise
+        self._made(manifest)
         self.disk.sync_folder(self.folder)
         yield
         self.disk.write(self._path(_SHOWN), str(number).encode())
-        self.latest, self.shown = manifest, number
-        self._kept = [*self._kept, manifest][-KEPT:]
+        self.shown = number
         yield
         self._sweep()
+
+    def _made(self, manifest: Manifest) -> None:
+        """Go on from a checkpoint from now on, as its manifest is there.
+
+        Whatever fails after that: an attempt that went on from the one before would write this one's files anew, and
+        take back output that it needs; killed in the middle it would leave a manifest that does not fit its files.
+        """
+        self.latest = manifest
+        self._kept = [*self._kept, manifest][-KEPT:]
 
     def check_savepoint(self, folder: str) -> None:
         """Raise if there can be no savepoint in a folder."""

@@ -15,6 +15,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import cloudpickle
@@ -23,7 +24,7 @@ import zmq
 
 from ..config import Options
 from ..errors import FlowError, TransportError
-from ..transport import Arena, Channel, Reader, RunFolder
+from ..transport import Arena, Channel, Reader, RunFolder, remove_segment, reserve
 from . import worker
 from .watch import Beat
 
@@ -90,11 +91,13 @@ class Processes:
 
     def start(self, parts: Sequence[worker.JoinPart], *, job: int, generation: int) -> None:
         """Start the processes."""
-        self.stack.enter_context(self.folder)
+        with self._room():
+            self.stack.enter_context(self.folder)
+            self.pulse = worker.Pulse(self.folder.path, self.count)
+            boards = [self._board(f"{self.folder.path.name}-{number}") for number in range(self.count)]
         path = self.folder.path
         arena_bytes = self.options.arena_bytes if self.transport == "ipc" else None
         self.arena = None if arena_bytes is None else Arena(path, "head", arena_bytes)
-        self.pulse = worker.Pulse(path, self.count)
         spawn = multiprocess.get_context("spawn")
         cores = sorted(os.sched_getaffinity(0))
         for number in range(self.count):
@@ -105,7 +108,7 @@ class Processes:
             self.channels.append(channel)
             start = worker.Start(
                 number, self.count, job, generation, path, address, os.getpid(), core, arena_bytes,
-                self.options.out_rows, tuple(parts), self._board(f"{path.name}-{number}"),
+                self.options.out_rows, tuple(parts), boards[number],
             )  # fmt: skip
             try:
                 # By value what a script defines, with what that refers to: the script is not run again over there.
@@ -143,8 +146,20 @@ class Processes:
         from shared_memory_dict import SharedMemoryDict
 
         self.folder.note_board(f"sm_{name}")
-        self.boards.append(SharedMemoryDict(name, 4096))
+        reserve(Path("/dev/shm", f"sm_{name}"), worker.BOARD_BYTES)
+        self.boards.append(SharedMemoryDict(name, worker.BOARD_BYTES))
         return name
+
+    @contextlib.contextmanager
+    def _room(self) -> Iterator[None]:
+        """Say what to do if there is no room for what every run needs."""
+        try:
+            yield
+        except OSError as error:
+            raise TransportError(
+                f"the folder of this run, {str(self.folder.path)!r}, cannot be made: {error.strerror or error}; make "
+                "/dev/shm larger (mount -o remount,size=…, or --shm-size of a container), or run with workers=1"
+            ) from error
 
     def wait(self, seconds: float) -> bool:
         """Wait until a message has come, or a process has ended."""
@@ -204,8 +219,7 @@ class Processes:
             channel.socket.close()
         self.context.destroy(linger=0)
         for board in self.boards:
-            board.shm.close()
-            board.shm.unlink()
+            remove_segment(board.shm)
         self.boards = []
         self.stack.close()
         return said

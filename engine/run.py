@@ -11,6 +11,7 @@ own, in which time is virtual and anything may be lost.
 __all__ = ["Around", "Runner", "run"]
 
 import contextlib
+import gc
 import signal
 import sys
 import threading
@@ -49,6 +50,13 @@ class Around:
     clock: Callable[[], float] = staticmethod(time.monotonic)
     pause: Callable[[float], None] = staticmethod(time.sleep)
     launch: Callable[[int, Options], Any] = Processes
+
+    def settle(self) -> None:
+        """An attempt is over: what it held goes before the next one asks for as much.
+
+        Tasks and arenas refer to one another, so that only the collector finds that nobody else does.
+        """
+        gc.collect()
 
 
 class _Stopped(Exception):
@@ -517,25 +525,32 @@ def run(
     """
     around = Around() if around is None else around
     rescaled: Future[Any] | None = None
+    before: str | None = None  # why there is another attempt
+    ran = False
     with _Interrupt(tell=progress is not None) as interrupt:
         while True:
-            runner = Runner(name, sinks, options, every, progress, workers, keeper, mailbox, around)
-            runner.interrupted = lambda: interrupt.asked
+            runner: Runner | None = None
             try:
+                runner = Runner(name, sinks, options, every, progress, workers, keeper, mailbox, around)
+                runner.interrupted = lambda: interrupt.asked
                 return _attempt(runner, rescaled)
             except _Rescaled as change:
-                workers, rescaled = 0 if change.workers == 1 else change.workers, change.answer
+                workers, rescaled, before = 0 if change.workers == 1 else change.workers, change.answer, None
                 assert keeper is not None
                 keeper.rescaled()
             except DovetailError as error:
+                if before is not None:
+                    error.add_note(f"It was another attempt, after this: {before}")
                 # What cannot begin at all is not tried again, unless it was a worker that was lost.
-                passes = runner.opened or isinstance(error, WorkerError | TransportError)
-                if keeper is None or not passes:
+                ran = ran or (runner is not None and runner.opened)
+                if keeper is None or runner is None or not (ran or isinstance(error, WorkerError | TransportError)):
                     raise
-                pause = keeper.failed(error, runner.read_since(keeper.number))
+                pause, before = keeper.failed(error, runner.read_since(keeper.number)), str(error)
                 if pause is None:
                     raise
                 around.pause(pause)
+            del runner
+            around.settle()
 
 
 def _attempt(runner: Runner, rescaled: "Future[Any] | None") -> Result:

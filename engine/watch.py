@@ -19,10 +19,11 @@ __all__ = ["Beat", "Watch"]
 from dataclasses import dataclass
 
 ASK_SECONDS = 1.0
-"""A process that has said nothing for so long is asked."""
+"""A process that has said nothing for so long is asked, or for a third of the limit if that is shorter: it must have
+time to answer."""
 
 LONGEST_LOOK = 1.0
-"""Seconds that may lie between two looks; the rest of a longer time was not watched."""
+"""Seconds that may lie between two looks, or a third of the limit; the rest of a longer time was not watched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,7 @@ class Watch:
 
     def __init__(self, count: int, limit: float) -> None:
         self.limit = limit
+        self.ask_after, self.longest = min(ASK_SECONDS, limit / 3), min(LONGEST_LOOK, limit / 3)
         self.watched = [_Watched() for _ in range(count)]
         self.looked: float | None = None
 
@@ -65,7 +67,7 @@ class Watch:
 
     def look(self, now: float, beats: list[Beat]) -> tuple[list[int], list[tuple[int, str]]]:
         """Return whom to ask for an answer, and who has fallen silent, with how."""
-        passed = 0.0 if self.looked is None else min(now - self.looked, LONGEST_LOOK)
+        passed = 0.0 if self.looked is None else min(now - self.looked, self.longest)
         self.looked = now
         ask, silent = [], []
         for who, (each, beat) in enumerate(zip(self.watched, beats, strict=True)):
@@ -73,7 +75,7 @@ class Watch:
             each.count = beat.count
             each.since_word = 0.0 if beat.busy else each.since_word + passed
             each.since_asked += passed
-            if each.since_asked >= ASK_SECONDS:
+            if each.since_asked >= self.ask_after:
                 each.since_asked = 0.0
                 ask.append(who)
             if each.since_beat >= self.limit:

@@ -11,7 +11,7 @@ A worker does not outlive the process that started it: the kernel kills it then 
 that had happened before it asked for it.
 """
 
-__all__ = ["CREDIT", "JoinPart", "Loop", "Pulse", "Start", "die_with", "main", "tell"]
+__all__ = ["BOARD_BYTES", "CREDIT", "JoinPart", "Loop", "Pulse", "Start", "die_with", "main", "tell"]
 
 import ctypes
 import faulthandler
@@ -35,7 +35,7 @@ import zmq
 
 from ..operators.access import JoinSpec
 from ..operators.layouts import Layout
-from ..transport import Arena, Channel, Message, Reader
+from ..transport import Arena, Channel, Message, Reader, reserve
 from . import codec
 from .parallel import CellMachine, Done, Slice
 from .watch import Beat
@@ -45,6 +45,9 @@ CREDIT = 8
 
 BEAT_SECONDS = 0.1
 """Seconds between two beats: some dozens of them before anybody is taken to be stuck."""
+
+BOARD_BYTES = 4096
+"""Bytes of a worker's board: a page, for a few words."""
 
 _PR_SET_PDEATHSIG = 1
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
@@ -82,9 +85,11 @@ class Pulse:
     """The beats of all workers of a run: numbers in a file of the run's folder, of which each writes its own two."""
 
     def __init__(self, folder: Path, count: int) -> None:
-        fd = os.open(folder / "beats", os.O_RDWR | os.O_CREAT, 0o600)
+        path = folder / "beats"
+        if not path.exists():  # here is who starts the workers
+            reserve(path, 16 * count)
+        fd = os.open(path, os.O_RDWR)
         try:
-            os.ftruncate(fd, 16 * count)
             self.numbers = np.frombuffer(mmap.mmap(fd, 16 * count), np.int64).reshape(count, 2)
         finally:
             os.close(fd)
@@ -252,7 +257,7 @@ def _board(start: Start) -> Any:
 
     from shared_memory_dict import SharedMemoryDict
 
-    board = SharedMemoryDict(start.board, 4096)
+    board = SharedMemoryDict(start.board, BOARD_BYTES)
     resource_tracker.unregister(f"/sm_{start.board}", "shared_memory")
     for name, value in (("state", "starting"), ("pid", os.getpid()), ("core", start.core), ("error", "")):
         board[name] = value

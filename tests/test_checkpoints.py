@@ -482,6 +482,40 @@ def test_rows_are_written_once_and_files_that_nobody_needs_go(tmp_path):
     folder.close()
 
 
+@pytest.mark.parametrize("where", ["rename", "sync_folder", "write"])
+def test_a_checkpoint_is_there_when_its_manifest_is_whatever_fails_then(tmp_path, monkeypatch, where):
+    """An attempt that went on from the one before would spoil it, and a kill in the middle leave it damaged."""
+    folder = Checkpoints(str(tmp_path / "state"), FlowMark("f", {}), Disk())
+    folder.open()
+    real = getattr(Disk, where)
+
+    def done_and_then_fails(self, *arguments):
+        real(self, *arguments)
+        if (tmp_path / "state" / "checkpoint-000003.json").exists():
+            raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(Disk, where, done_and_then_fails)
+    with pytest.raises(OSError, match="Input/output error"):
+        for number in range(9):
+            for _ in folder.save(number, {"n": number}, lineage="f-1", generation=0, finished=False, sync=[]):
+                pass
+    assert folder.latest.number == 3
+    monkeypatch.undo()
+    assert folder.load() == {"n": 3}
+    folder.close()
+
+
+def test_what_is_read_back_otherwise_makes_no_checkpoint(tmp_path, monkeypatch):
+    folder = Checkpoints(str(tmp_path / "state"), FlowMark("f", {}), Disk())
+    folder.open()
+    monkeypatch.setattr(Disk, "read", lambda *_: b"")
+    with pytest.raises(OSError, match="what was written is read back otherwise"):
+        list(folder.save(0, {"n": 1}, lineage="f-1", generation=0, finished=False, sync=[]))
+    assert folder.latest is None
+    assert not list((tmp_path / "state").glob("*.json"))
+    folder.close()
+
+
 def test_a_damaged_checkpoint_can_be_passed_over_by_hand(tmp_path, at_once):
     """What the sink had shown since the one before is taken back, and comes again."""
     stop = [70]

@@ -280,6 +280,18 @@ def test_whoever_watches_judges_only_what_it_has_seen():
     assert silent == [(0, "has not moved for 5 s: it is stopped, or its interpreter is stuck")]
 
 
+@pytest.mark.parametrize("limit", [1.0, 1.5, 10.0])
+def test_one_that_waits_for_work_has_time_to_answer(limit):
+    """Whatever the limit, and however rarely anybody looks, it is asked before it is taken to be silent."""
+    for between in (0.1, 0.25, 0.9, 5.0):
+        watch = Watch(1, limit)
+        for n in range(1, 100):
+            ask, silent = watch.look(n * between, [Beat(n, False)])
+            assert not silent
+            if ask:
+                watch.heard(0)
+
+
 def test_one_that_computes_for_long_is_left_alone():
     watch = Watch(2, limit=3.0)
     for now in range(60):

@@ -85,6 +85,25 @@ def test_shared_memory_that_is_full_is_an_answer_and_not_a_signal(folder, monkey
     assert not list(folder.path.glob("a-*"))
 
 
+def test_what_little_a_machine_has_is_used(folder, monkeypatch):
+    """A container has 64 MB of shared memory, and some of it is in use: not room for a whole segment."""
+    real, room = os.posix_fallocate, [1 << 20]
+
+    def some(fd, offset, size):
+        if size > room[0]:
+            raise OSError(28, "No space left on device")
+        room[0] -= size
+        real(fd, offset, size)
+
+    monkeypatch.setattr(os, "posix_fallocate", some)
+    arena = Arena(folder.path, "a", 1 << 30)
+    assert arena.take(500_000) is not None
+    assert arena.size > 500_000 and not arena.refused
+    assert arena.take(600_000) is None
+    assert arena.refused
+    arena.check()
+
+
 def test_folders_of_runs_that_are_gone_are_swept_and_others_stay(tmp_path):
     with RunFolder(tmp_path) as lives:
         dead = tmp_path / "dead"

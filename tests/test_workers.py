@@ -495,6 +495,28 @@ def test_windows_that_cannot_fit_are_refused_before_anything_starts(monkeypatch)
     assert set(multiprocessing.active_children()) == before
 
 
+def test_another_attempt_begins_when_the_memory_of_the_last_one_is_free(tmp_path, monkeypatch):
+    """Else windows that fit once would not fit twice, and the third attempt fail for another reason than the first."""
+    monkeypatch.setattr("dovetail.engine.coordinator.FIRST_PAUSE", 0.0)
+    mapped, place = [], str(root())
+
+    def fails(batch):
+        if batch.num_rows and batch.column("id")[0].as_py() > 2000:
+            lines = pathlib.Path("/proc/self/maps").read_text().splitlines()
+            mapped.append([line for line in lines if place in line and line.endswith("(deleted)")])
+            raise ValueError("no luck")
+        return batch
+
+    flow = dt.Flow("f")
+    one, two = (flow.read(dt.memory(table(n), batch_rows=700), name=f"s{n}", time="t") for n in (1, 2))
+    one = one.map(fails, one.schema)
+    one.join(two, on=(left.x - right.x).abs() <= 2, window=dt.last(600)).write(dt.null())
+    with pytest.raises(dt.UserFunctionError, match="no luck") as caught:
+        flow.run(workers=2, checkpoint=tmp_path / "state", every="0s")
+    assert mapped == [[]] * 4
+    assert any("It was another attempt, after this: " in note for note in caught.value.__notes__)
+
+
 def test_more_workers_than_cores_are_told():
     cores = len(os.sched_getaffinity(0))
     with pytest.warns(UserWarning, match=rf"{cores + 1} workers share {cores} cores, .* workers={cores}"):

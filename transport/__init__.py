@@ -7,6 +7,9 @@
 
 from .arena import Arena, Block, Reader
 from .channel import INLINE, Channel, Message
-from .rundir import RunFolder, free_bytes, sweep
+from .rundir import RunFolder, free_bytes, remove_segment, reserve, sweep
 
-__all__ = ["INLINE", "Arena", "Block", "Channel", "Message", "Reader", "RunFolder", "free_bytes", "sweep"]
+__all__ = [
+    "INLINE", "Arena", "Block", "Channel", "Message", "Reader", "RunFolder", "free_bytes", "remove_segment", "reserve",
+    "sweep",
+]  # fmt: skip

@@ -45,6 +45,7 @@ class Arena:
         self.folder, self.name, self.limit = folder, name, limit // mmap.PAGESIZE * mmap.PAGESIZE
         self.ledgers: list[Ledger] = []
         self.maps: list[mmap.mmap] = []
+        self.refused = False  # the machine had no room for what the limit allows
 
     @property
     def size(self) -> int:
@@ -82,25 +83,38 @@ class Arena:
             ledger.check()
 
     def _grow(self, least: int) -> bool:
+        """Add a segment: a small one, if the machine has no room for more."""
         left = self.limit - self.size
-        size = max(-(-least // mmap.PAGESIZE) * mmap.PAGESIZE, min(SEGMENT, left))
+        least = -(-least // mmap.PAGESIZE) * mmap.PAGESIZE
+        size = max(least, min(SEGMENT, left))
         if size > left or size == 0:
             return False
         path = self.folder / f"{self.name}-{len(self.maps)}"
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         try:
-            try:
-                os.posix_fallocate(fd, 0, size)
-            except OSError as error:
-                os.unlink(path)
-                if error.errno in (errno.ENOSPC, errno.ENOMEM):
+            while not _allocated(fd, path, size):
+                if size == least:
+                    os.unlink(path)
+                    self.refused = True
                     return False
-                raise TransportError(f"{path}: shared memory cannot be had: {error}") from error
+                size = max(least, size // 2 // mmap.PAGESIZE * mmap.PAGESIZE)
             self.maps.append(mmap.mmap(fd, size))
         finally:
             os.close(fd)
         self.ledgers.append(Ledger(size))
         return True
+
+
+def _allocated(fd: int, path: Path, size: int) -> bool:
+    """Give a new file its memory; return False if the machine has no room for that."""
+    try:
+        os.posix_fallocate(fd, 0, size)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.ENOMEM):
+            return False
+        os.unlink(path)
+        raise TransportError(f"{path}: shared memory cannot be had: {error}") from error
+    return True
 
 
 class Leased(np.ndarray):

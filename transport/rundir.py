@@ -5,14 +5,14 @@ run's folder has a file that the run keeps locked. The kernel lets go of the loc
 went; so whoever starts next takes each lock that can be had and removes that folder.
 """
 
-__all__ = ["RunFolder", "free_bytes", "sweep"]
+__all__ = ["RunFolder", "free_bytes", "remove_segment", "reserve", "sweep"]
 
 import fcntl
 import os
 import shutil
 import tempfile
 import uuid
-from multiprocessing import shared_memory
+from multiprocessing import resource_tracker, shared_memory
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +91,30 @@ def _remove(path: Path) -> None:
             left = shared_memory.SharedMemory(name)
         except FileNotFoundError:
             continue
-        left.close()
-        left.unlink()
+        remove_segment(left)
     shutil.rmtree(path, ignore_errors=True)
+
+
+def reserve(path: Path, nbytes: int) -> None:
+    """Make a file in memory that is there in full: where one only has a length, touching it on a full machine kills."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        os.posix_fallocate(fd, 0, nbytes)
+    except OSError:
+        os.unlink(path)
+        raise
+    finally:
+        os.close(fd)
+
+
+def remove_segment(segment: shared_memory.SharedMemory) -> None:
+    """Remove a segment that was opened here, also if it is gone.
+
+    Python starts a process that removes what a killed one had open (a worker that was only just coming up, or the run
+    that is cleaned up after), and it may be first.
+    """
+    segment.close()
+    try:
+        segment.unlink()
+    except FileNotFoundError:
+        resource_tracker.unregister(f"/{segment.name}", "shared_memory")

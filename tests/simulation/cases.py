@@ -262,7 +262,7 @@ class Life:
         if self.flips and self.starts > 1 and not self.flipped and self.savepoint is None:
             self.flip()
         around = Around()
-        around.clock, around.pause = world.clock, world.pause
+        around.clock, around.pause, around.settle = world.clock, world.pause, lambda: None
         around.launch = functools.partial(Launcher, world)
         mailbox = Mailbox()
         if self.questions and self.savepoint is None and rng.random() < 0.5:
