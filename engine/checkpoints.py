@@ -129,6 +129,11 @@ class Checkpoints:
             if savepoint is not None:
                 self._begin_with(savepoint, where)
             self.shown = self._last_shown()
+        except OSError as error:
+            self.close()
+            raise CheckpointError(
+                f"{where} cannot be used: {error.strerror or error}; make room there, or give another folder"
+            ) from error
         except BaseException:
             self.close()
             raise

@@ -251,7 +251,7 @@ SETTINGS = {
 }
 ASKED = 12
 """Questions in a run."""
-RUNS = 18
+RUNS = 19
 
 
 def can_be(workers, transport, arena, splitters, steps, batch_rows, out_rows):

@@ -91,7 +91,7 @@ HALF = [
 ]  # fmt: skip
 """A checkpoint that is there although making it failed, and then a kill while the next attempt goes on."""
 
-TORN = [fault("head", f"rename {kind} done", nth, do) for kind in ("rows", "state") for nth in (2, 3, 6)
+TORN = [fault("head", f"sync {kind} done", nth, do) for kind in ("rows", "state", "manifest") for nth in (2, 3, 6)
         for do in ("cut", "flip")]  # fmt: skip
 STOPS = [fault("head", at, nth, do) for do in ("SIGINT", "SIGTERM") for at, nth in [
     ("read", 15), ("deal", 9), ("begin", 4), ("checkpoint done", 3), ("announce", 6), ("last checkpoint", 1),

@@ -101,7 +101,7 @@ WRAPPED = {
     ],
     "transport.channel": [("Channel", "send", sent)],
     "engine.worker": [
-        ("", "_die_with", plain("up")), ("", "_board", plain("board")), ("_Edge", "next", plain("answer")),
+        ("", "die_with", plain("up")), ("", "_board", plain("board")), ("_Edge", "next", plain("answer")),
         ("Loop", "_take", taken), ("Loop", "turn", told_to_stop),
     ],
 }  # fmt: skip
