@@ -11,7 +11,7 @@ def pytest_terminal_summary(terminalreporter):
     for reports in terminalreporter.stats.values():
         for report in reports:
             for name, value in getattr(report, "user_properties", ()):
-                if name == "fault" and getattr(report, "when", "") == "call":
+                if name == "fault" and getattr(report, "when", "") == "teardown":
                     what, how = value
                     runs[what] += 1
                     attempts[what] += how["attempts"]

@@ -31,7 +31,7 @@ BEGIN = ["open", "take folder", "take folder done", "start", "start done", "star
 END = ["last checkpoint", "last checkpoint done", "close", "stop", "send stop", "send stop done", "stop done",
        "close sink", "remove_folder staging", "close sink done", "close done", "leave folder", "leave folder done"]
 RESTORE = ["load", "load done", "restore", "restore done", "resume", "resume done", "go on", "go on done", "open join",
-           "open join done", "open done", "deal", "remove part"]  # fmt: skip
+           "open join done", "open done", "deal"]  # fmt: skip
 WORKER = ["up", "up done", "board", "unregister board", "unregister board done", "board done", "hello", "hello done",
           "step", "step done", "answer", "answer done", "told to stop", "told to stop done"]  # fmt: skip
 
@@ -84,8 +84,8 @@ ROOM = [
 """Operations that fail once. What is there afterwards is as the operation left it: done, or not."""
 
 HALF = [
-    [fault("head", at, 5, "EIO"), fault("head", then, nth)]
-    for at in ("rename manifest done", "write shown", "sync_folder folder")
+    [fault("head", at, after, "EIO"), fault("head", then, nth)]
+    for at, after in (("rename manifest done", 5), ("write shown", 5), ("sync_folder folder", 40))
     for then, nth in [("rename rows done", 1), ("rename state", 1), ("resume done", 1), ("resume done", 2),
                       ("rename state done", 1), ("create part", 1)]
 ]  # fmt: skip
