@@ -19,7 +19,7 @@ import pyarrow as pa
 import zmq
 
 from .. import errors
-from ..batch import START, Batch, Watermark, empty_batch
+from ..batch import START, Batch, Watermark
 from ..config import Options
 from ..errors import DovetailError, TransportError, WorkerError
 from ..operators.access import output_fields
@@ -31,7 +31,7 @@ from . import codec, worker
 from .graph import JoinNode
 from .parallel import Done, Head, Slice, StepMessage
 from .processes import Launcher
-from .tasks import JoinTask, narrowed, wanted_of
+from .tasks import JoinTask, in_chunks, narrowed, wanted_of
 from .watch import Watch
 
 STEPS_UNDER_WAY = 4
@@ -270,9 +270,15 @@ class ParallelJoin(JoinTask):
         """Rows with a null or NaN in a key."""
         return self.nulls_before + self.head.null_keys
 
+    def snapshot(self) -> dict[str, Any]:
+        """Also the keys by which ranges were cut. Nothing may be under way."""
+        return {**super().snapshot(), "sample": self.head.sample()}
+
     def restore(self, known: dict[str, Any]) -> None:
         """Go on from there; `open` comes later, when there are workers."""
         super().restore(known)
+        if known.get("sample") is not None:  # with other workers too; one process alone keeps none
+            self.head.cut(known["sample"])
         self.due = self.promised = self.head.watermark = self.watermark
 
     def rebuild(self, rows: dict[str, Rows]) -> None:
@@ -285,11 +291,11 @@ class ParallelJoin(JoinTask):
         stored, self.stored = self.stored, {}
         for side, each in stored.items():
             at = each.first
-            for batch in each.batches or [empty_batch(self.inputs[side])]:
+            for batches in in_chunks(each.batches):
                 for _ in self._results_until(lambda: not self.head.full):
                     raise AssertionError("there are no results in rows that were stored before")
-                self.workers.deal(self.number, self.head.deal_again(side, at, batch))
-                at += batch.num_rows
+                self.workers.deal(self.number, self.head.deal_again(side, at, batches))
+                at += sum(batch.num_rows for batch in batches)
         for _ in self._results_until(lambda: self.head.idle):
             raise AssertionError("there are no results in rows that were stored before")
 

@@ -81,14 +81,14 @@ class CellMachine:
     def handle(self, message: StepMessage) -> Iterator[Slice | Done]:
         """Answer a step. The iterator must be used up before the next one."""
         spec, cell = self.spec, self.cell
+        if message.pieces is not None:
+            cell.take_over(self.layout.shares(message.pieces)[self.number])
         if message.again:
             for side, stored in message.batches.items():
                 cell.rebuild(side, message.first[side], stored)
             cell.expire(message.bounds)
             yield Done(message.number, nbytes=cell.nbytes)
             return
-        if message.pieces is not None:
-            cell.take_over(self.layout.shares(message.pieces)[self.number])
         batches = message.batches if not spec.self_join else dict.fromkeys(SIDES, message.batches["left"])
         numbered = self._numbered(message)
         with np.errstate(all="ignore"):
@@ -149,6 +149,15 @@ class Head:
         self.loads: dict[int, np.ndarray] = {}
         self.samples: dict[int, dict[str, np.ndarray]] = {}
 
+    def sample(self) -> dict[str, np.ndarray] | None:
+        """Return the keys by which a `range` layout was cut last, to cut it so again after a restore."""
+        return None if self.balance is None else self.balance.fitted
+
+    def cut(self, sample: dict[str, np.ndarray]) -> None:
+        """Cut the ranges by these keys, before anything is dealt out."""
+        if self.balance is not None:
+            self.pieces = self.balance.fit(sample)
+
     @property
     def full(self) -> bool:
         """Tell whether no other step may be dealt out now."""
@@ -188,13 +197,16 @@ class Head:
         self._begin(numbered.times, mark)
         return message
 
-    def deal_again(self, side: str, first: int, batch: pa.RecordBatch) -> StepMessage:
+    def deal_again(self, side: str, first: int, batches: Sequence[pa.RecordBatch]) -> StepMessage:
         """Deal out rows of one side that were stored before a restore; they have their numbers."""
         nothing = dict.fromkeys(SIDES, NO_TIMES)
-        end = first + batch.num_rows
+        end = first + sum(batch.num_rows for batch in batches)
         mine = SIDES if self.spec.self_join else (side,)
         bounds = {each: min(self.numbering.bounds[each], end) if each in mine else 0 for each in SIDES}
-        message = StepMessage(self.dealt, {side: [batch]}, {side: first}, nothing, nothing, bounds, again=True)
+        message = StepMessage(
+            self.dealt, {side: batches}, {side: first}, nothing, nothing, bounds, self.pieces, again=True
+        )
+        self.pieces = None
         self._begin(NO_TIMES, START)
         return message
 

@@ -391,6 +391,22 @@ def narrowed(step: Step, schema: pa.Schema) -> Step:
     return Step([b if b.schema.names == names else b.select(names) for b in step.batches], step.times)
 
 
+REBUILD_ROWS = 1 << 20
+"""Rows that are stored again at once: an index that takes so many finds more of them next to each other."""
+
+
+def in_chunks(batches: Sequence[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
+    """Yield batches, some at a time; at least once, if only to say that there are none."""
+    chunk: list[pa.RecordBatch] = []
+    for batch in batches:
+        chunk.append(batch)
+        if sum(each.num_rows for each in chunk) >= REBUILD_ROWS:
+            yield chunk
+            chunk = []
+    if chunk or not batches:
+        yield chunk
+
+
 class _Join(JoinTask):
     def __init__(self, node: JoinNode, columns: set[str], options: Options) -> None:
         super().__init__(node)
@@ -436,10 +452,9 @@ class _Join(JoinTask):
     def _rebuild(self, of: tuple[str, Rows]) -> None:
         side, rows = of
         at = rows.first
-        self.driver.cell.rebuild(side, at, [])
-        for batch in rows.batches:
-            self.driver.cell.rebuild(side, at, [batch])
-            at += batch.num_rows
+        for batches in in_chunks(rows.batches):
+            self.driver.cell.rebuild(side, at, batches)
+            at += sum(batch.num_rows for batch in batches)
 
 
 class _Window(Task):

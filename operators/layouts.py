@@ -363,7 +363,7 @@ class Balance:
         self.samples: dict[str, deque[np.ndarray]] = {side: deque() for side in SIDES}
         self.seen = 0
         self.moves = 0
-        self.fitted = False
+        self.fitted: dict[str, np.ndarray] | None = None  # the keys by which pieces were cut last
 
     def observe(self, loads: np.ndarray, sample: dict[str, np.ndarray]) -> dict[str, list[Pieces]] | None:
         """Take a step's loads in; return new pieces for both sides if it is time to move."""
@@ -375,20 +375,24 @@ class Balance:
             self.seen -= int(self.loads.popleft().sum())
             for side in SIDES:
                 self.samples[side].popleft()
-        enough = self.seen >= (self.memory if self.fitted else self.memory // 16)
+        enough = self.seen >= (self.memory if self.fitted is not None else self.memory // 16)
         if not enough or self.imbalance() <= self.tolerance:
             return None
-        pieces = {}
-        for side in SIDES:
-            sampled = np.concatenate(list(self.samples[side]))
-            pieces[side] = fitted_pieces(sampled, self.cells) if len(sampled) >= self.cells else even_pieces(self.cells)
+        pieces = self.fit({side: np.concatenate(list(self.samples[side])) for side in SIDES})
         self.loads.clear()
         self.seen = 0
         for side in SIDES:
             self.samples[side].clear()
         self.moves += 1
-        self.fitted = True
         return pieces
+
+    def fit(self, sample: dict[str, np.ndarray]) -> dict[str, list[Pieces]]:
+        """Cut pieces from sampled keys: of the last rows, or of those before a restore, for any number of cells."""
+        self.fitted = sample
+        return {
+            side: fitted_pieces(keys, self.cells) if len(keys) >= self.cells else even_pieces(self.cells)
+            for side, keys in sample.items()
+        }
 
     def imbalance(self) -> float:
         """Return the load of the fullest cell over the mean."""

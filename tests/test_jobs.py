@@ -10,7 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 from dovetail import left, right
 from dovetail.engine.control import Mailbox
+from dovetail.engine.parallel import Head
 from dovetail.engine.watch import Beat, Watch
+from dovetail.operators.layouts import Layout
 
 ROWS = 3000
 
@@ -126,6 +128,18 @@ def test_a_savepoint_begins_any_number_of_runs_with_any_layout(tmp_path, expecte
     flow, sink = written()  # the same command again goes on with what it has made
     flow.run(checkpoint=tmp_path / "again-0", savepoint=tmp_path / "saved")
     assert sink.table().equals(expected)
+
+
+def test_ranges_are_cut_after_a_restore_as_they_were_before():
+    """Keys lie close together: even pieces of all numbers would leave everything to one cell."""
+    spec = written(layout="range")[0]._sinks()[0].inputs[0].inputs[0].spec
+    heads = [Head(spec, pa.schema([]), 1, Layout("range", "", cells), 4) for cells in (2, 3)]
+    keys = np.arange(2**63, 2**63 + 300, dtype=np.uint64)
+    heads[0].balance.fit({"left": keys, "right": keys})
+    heads[1].cut(heads[0].sample())
+    again = heads[1].deal_again("left", 0, [])
+    lows = [cell[0].low - 2**63 for cell in again.pieces["left"][1:]]
+    assert lows == [100, 200], "also with another number of cells"
 
 
 def test_what_was_written_since_a_savepoint_is_taken_back(tmp_path, expected):

@@ -397,11 +397,12 @@ def clocked(side, rate, rows, start=None, end=None):
             there = min(int((now - self.start) * rate), most)
             if there <= self.done:
                 return dt.END_OF_SOURCE if self.done >= most else None
-            first = self.done % ROWS  # keys come again and again
+            again, first = divmod(self.done, ROWS)  # keys come again, each time moved elsewhere
             count = min(there - self.done, 1 << 16, ROWS - first)
             t = np.arange(self.done, self.done + count)
             self.done += count
-            columns = [t, KEYS[side][first : first + count], t, self.start + (t + 1) / rate]
+            keys = (KEYS[side][first : first + count] + again * (SPAN // 7 + 1)) % SPAN
+            columns = [t, keys, t, self.start + (t + 1) / rate]
             return pa.record_batch(columns, schema=self.schema)
 
     return Clocked()
