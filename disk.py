@@ -6,7 +6,7 @@ goes through a `Disk`, whose operations are as small as the promises of a file s
 `sync`, names after `sync_folder`, `rename` is all or nothing. The tests have a disk that loses whatever it may.
 """
 
-__all__ = ["Disk", "LockedError", "write_whole"]
+__all__ = ["TEMPORARY", "Disk", "LockedError", "write_whole"]
 
 import contextlib
 import errno

@@ -35,7 +35,7 @@ from typing import Any, BinaryIO, Protocol
 
 import pyarrow as pa
 
-from ..disk import Disk, LockedError, write_whole
+from ..disk import TEMPORARY, Disk, LockedError, write_whole
 from ..errors import SinkError
 
 GROUP_ROWS = 1 << 20
@@ -176,7 +176,7 @@ class FolderWriter:
             self._files, self._committed = known["files"], known["committed"]
             wanted = {name: epoch for epoch, name in known["staged"]}
             last = max([known["epoch"], *wanted.values()])
-            for name in disk.names(folder):
+            for name in reversed(disk.names(folder)):  # the newest first: what is shown is always a beginning
                 if _is_part(name, self._extension) and int(name.split("-")[1]) > last:
                     disk.remove(os.path.join(folder, name))
             self._sign()
@@ -226,7 +226,8 @@ class FolderWriter:
         )
 
     def _marks(self) -> list[str]:
-        return [name.removeprefix(LINEAGE) for name in self._disk.names(self._path) if name.startswith(LINEAGE)]
+        names = [name for name in self._disk.names(self._path) if name.startswith(LINEAGE)]
+        return [name.removeprefix(LINEAGE) for name in names if not name.endswith(TEMPORARY)]
 
     def _ancestors_of(self, lineage: str) -> list[Any]:
         text = self._disk.read(os.path.join(self._path, LINEAGE + lineage))
@@ -248,6 +249,9 @@ class FolderWriter:
             write_whole(disk, mine, [json.dumps(self._ancestors).encode()])
             disk.sync_folder(self._path)
         self._unlock = disk.lock(mine)
+        # Also marks that were never whole.
+        names = [name for name in disk.names(self._path) if name.startswith(LINEAGE) and name.endswith(TEMPORARY)]
+        others += [os.path.join(self._path, name) for name in names]
         for other in others:
             disk.remove(other)
         if others:
