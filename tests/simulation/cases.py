@@ -25,7 +25,7 @@ from dovetail.operators.contracts import END_OF_SOURCE
 
 from simulation.world import FAULTS, Crash, Hang, Launcher, Saver, World
 
-ROWS = 36
+ROWS = 30
 MOST_STARTS = 80
 OUT, STATE = "/sim/out", "/sim/state"
 
@@ -273,7 +273,7 @@ class Life:
         try:
             flow = self.flow(layout, index)
             with keeping(
-                "f", flow._sinks(), self.state, rng.choice([0.0, 0.05]), savepoint=self.savepoint, disk=world.disk,
+                "f", flow._sinks(), self.state, rng.choice([0.0, 0.02, 0.1]), savepoint=self.savepoint, disk=world.disk,
                 saver=Saver(world),
             ) as keeper:  # fmt: skip
                 return run("f", flow._sinks(), options, 1.0, None, workers, keeper, mailbox, around).outcome
