@@ -141,7 +141,15 @@ def serving(folder: JobFolder, mailbox: Mailbox) -> Iterator[None]:
     socket = context.socket(zmq.ROUTER)
     socket.setsockopt(zmq.LINGER, 500)
     socket.setsockopt(zmq.MAXMSGSIZE, MOST_BYTES)
-    socket.bind(f"ipc://{folder.path / 'control.sock'}")
+    address = f"ipc://{folder.path / 'control.sock'}"
+    try:
+        socket.bind(address)
+    except zmq.ZMQError as error:
+        context.destroy(linger=0)
+        raise JobError(
+            f"job {folder.name!r} cannot be asked at {address}: {zmq.strerror(error.errno or 0)}; give a shorter path "
+            "in DOVETAIL_RUNS, or a shorter --name"
+        ) from error
     folder.write("head", {"pid": os.getpid()})
     over = threading.Event()
     thread = threading.Thread(target=_serve, args=(socket, mailbox, over), name="dovetail-control", daemon=True)

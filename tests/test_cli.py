@@ -3,9 +3,11 @@
 import io
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 from pathlib import Path
 
@@ -38,6 +40,8 @@ class Endless:
 def place(tmp_path, monkeypatch):
     """A folder of its own to work in; nothing that was imported there stays."""
     monkeypatch.chdir(tmp_path)
+    runs = tempfile.mkdtemp(dir="/dev/shm", prefix="dvt-")  # jobs keep something there; sockets need a short path
+    monkeypatch.setenv("DOVETAIL_RUNS", runs)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     before = set(sys.modules)
@@ -45,6 +49,7 @@ def place(tmp_path, monkeypatch):
     for name in set(sys.modules) - before:
         if not name.startswith(("dovetail", "pyarrow")):
             del sys.modules[name]
+    shutil.rmtree(runs)
 
 
 def write(name, text=SMALL):

@@ -218,3 +218,9 @@ def test_strangers_questions_are_answered_with_what_can_be_asked(place):
     folder = Path(os.environ["DOVETAIL_RUNS"], "jobs", "pairs")
     assert folder.stat().st_mode & 0o077 == 0 and folder.parent.stat().st_mode & 0o077 == 0
     says("stop", "pairs")
+
+
+def test_a_place_that_is_too_long_for_a_socket_is_told(place, monkeypatch):
+    (place / "go").touch()
+    monkeypatch.setenv("DOVETAIL_RUNS", os.environ["DOVETAIL_RUNS"] + "/" + "x" * 100)
+    assert "File name too long; give a shorter path in DOVETAIL_RUNS" in says("run", "job.py", code=1)

@@ -134,7 +134,11 @@ class Folder:
         """The rows that a reader sees."""
         files = self.world.disk.files
         parts = [p for p in sorted(files) if p.startswith(self.place + "/part-")]
-        return [json.loads(line) for part in parts for line in bytes(files[part].data).decode().splitlines()]
+        lines = [line for part in parts for line in bytes(files[part].data).splitlines()]
+        try:
+            return [json.loads(line) for line in lines]
+        except ValueError as error:
+            raise Failure(f"{self.place} shows what is no row: {error}") from error
 
 
 class Shop:
