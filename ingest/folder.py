@@ -176,9 +176,11 @@ class FolderWriter:
             self._files, self._committed = known["files"], known["committed"]
             wanted = {name: epoch for epoch, name in known["staged"]}
             last = max([known["epoch"], *wanted.values()])
-            for name in reversed(disk.names(folder)):  # the newest first: what is shown is always a beginning
-                if _is_part(name, self._extension) and int(name.split("-")[1]) > last:
-                    disk.remove(os.path.join(folder, name))
+            taken = [n for n in disk.names(folder) if _is_part(n, self._extension) and int(n.split("-")[1]) > last]
+            for name in reversed(taken):  # the newest first: what is shown is always a beginning
+                disk.remove(os.path.join(folder, name))
+            if taken:
+                disk.sync_folder(folder)  # else a loss of power could bring them back, and a later checkpoint own them
             self._sign()
             shown = set(disk.names(folder))
             disk.make_folder(self._staging)
