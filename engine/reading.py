@@ -11,6 +11,7 @@ __all__ = ["SourceState", "due_in", "idle_floor", "next_source"]
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 
 from ..batch import START, Watermark
 from ..operators.times import TimeDomain
@@ -37,12 +38,15 @@ class SourceState:
         self.shown_before = self.task.order.greatest if self.task.order is not None else None
 
     @property
-    def mark(self) -> Fraction | float:
-        """How far the source is, in seconds, or in the unit of an integer time column."""
-        mark, domain = self.task.watermark, self.task.node.domain
-        if not isinstance(mark, int) or domain is None or domain.ticks is None:
-            return mark if isinstance(mark, float) else Fraction(mark)
-        return Fraction(mark) / domain.ticks
+    def mark(self) -> Watermark:
+        """How far the source is, in nanoseconds, or in the unit of an integer time column."""
+        return self.task.watermark * self.unit  # what is infinite stays so
+
+    @cached_property
+    def unit(self) -> int:
+        """One unit of the time column in that of `mark`: a number of nanoseconds, whichever unit of Arrow's it is."""
+        domain = self.task.node.domain
+        return 1 if domain is None or domain.ticks is None else int(10**9 / domain.ticks)
 
     def is_idle(self, now: float) -> bool:
         """Tell whether it has been silent for so long that it no longer holds the others back."""

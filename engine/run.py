@@ -94,16 +94,22 @@ class _Interrupt:
             sys.stderr.write("\nstopping after this batch; Ctrl-C again to stop at once\n")
 
 
-@contextlib.contextmanager
-def _told(node: Node) -> Iterator[None]:
-    """Make every error of a step's own say which step it was."""
-    try:
-        yield
-    except DovetailError as error:
-        say_where(error, node)
-        raise
-    except (pa.ArrowException, MemoryError, OverflowError) as error:
-        raise DovetailError(f"{node.label}: {type(error).__name__}: {error}") from error
+class _Told:
+    """Makes every error of a step's own say which step it was. (A class: it is entered for every batch of every step.)"""
+
+    __slots__ = ("node",)
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, DovetailError):
+            say_where(error, self.node)
+        elif isinstance(error, pa.ArrowException | MemoryError | OverflowError):
+            raise DovetailError(f"{self.node.label}: {type(error).__name__}: {error}") from error
 
 
 @dataclass
@@ -149,7 +155,7 @@ class _Graph:
 
     @staticmethod
     def _take(task: Task, port: int, batch: Batch) -> Iterator[Batch]:
-        with _told(task.node):
+        with _Told(task.node):
             yield from task.take(port, batch)
 
 
@@ -207,7 +213,7 @@ class Runner:
         if self.workers is not None:
             self.workers.start(self.joins)
         for task in self.graph.tasks:
-            with _told(task.node):
+            with _Told(task.node):
                 if known:
                     task.restore(known[task.node.name])
                 if isinstance(task, ReadTask):
@@ -215,7 +221,7 @@ class Runner:
                 elif isinstance(task, SinkTask):
                     self._open_sink(task, number)
         for at, join in enumerate(self.joins):
-            with _told(join.node):
+            with _Told(join.node):
                 assert self.workers is not None
                 join.open(self.workers, at)
         for state in self._sources():
@@ -332,7 +338,7 @@ class Runner:
         number, known, files = keeper.begin(self.clock()), {}, []
         self._note_rows(number)
         for task in self.graph.tasks:
-            with _told(task.node):
+            with _Told(task.node):
                 if isinstance(task, SinkTask):
                     known[task.node.name], more = task.prepare(number)
                     files += more
@@ -358,7 +364,7 @@ class Runner:
 
     def _announce(self, number: int) -> None:
         for task in self.sinks:
-            with _told(task.node):
+            with _Told(task.node):
                 task.announce(number)
 
     def rest(self) -> None:
@@ -373,7 +379,7 @@ class Runner:
         assert self.workers is not None
         self.workers.pump()
         for join in reversed(self.joins):
-            with _told(join.node):
+            with _Told(join.node):
                 for batch in join.collect():
                     self.graph.push(join, batch)
                     self.tick()
@@ -382,7 +388,7 @@ class Runner:
     def _deal(self) -> None:
         """Have the joins deal out what they were given meanwhile."""
         for join in self.joins:
-            with _told(join.node):
+            with _Told(join.node):
                 join.deal_small()
 
     def tick(self) -> None:
@@ -400,7 +406,7 @@ class Runner:
     def commit(self, *, last: bool = False) -> None:
         """Let every sink show what it was given."""
         for task in self.sinks:
-            with _told(task.node):
+            with _Told(task.node):
                 task.commit(last=last)
 
     def close(self, *, failed: bool) -> list[DovetailError]:
@@ -414,7 +420,7 @@ class Runner:
                 continue
             for action in [end.abort, end.close] if failed and isinstance(task, SinkTask) else [end.close]:
                 try:
-                    with _told(task.node):
+                    with _Told(task.node):
                         action()
                 except DovetailError as error:
                     problems.append(error)
@@ -457,9 +463,10 @@ class Runner:
         silent: set[int] = set()
 
         def waits(state: SourceState) -> bool:
-            lowest = min((s.mark for s in group if not s.task.ended), default=END)
-            if state.mark > lowest and sum(t.waiting_bytes for t in self.graph.tasks) > self.options.hold_bytes:
-                return True  # what is ahead of the slowest source is held in its source, not in memory
+            if sum(t.waiting_bytes for t in self.graph.tasks) > self.options.hold_bytes:
+                lowest = min((s.mark for s in group if not s.task.ended), default=END)
+                if state.mark > lowest:
+                    return True  # what is ahead of the slowest source is held in its source, not in memory
             return self._paced(state) > 0
 
         while (state := next_source(group, silent, waits)) is not None and id(state) not in read:
@@ -482,7 +489,7 @@ class Runner:
 
     def _read(self, state: SourceState, group: list[SourceState]) -> bool:
         task = state.task
-        with _told(task.node):
+        with _Told(task.node):
             batch = task.read()
         if batch is None:
             return self._silent(state, group)

@@ -417,13 +417,16 @@ def joined(sources, *columns, w=W, layout="auto"):
 
 
 def latency():
-    """From the arrival of the row that made a result possible to the sink, at half of the greatest rate."""
+    """From the arrival of the row that made a result possible to the sink, at half of the greatest rate.
+
+    Once windows are full: until then the kernel hands out memory for them, which stops a run for up to 0.1 s at a time.
+    """
     print(f"latency of results; load {os.getloadavg()[0]:.1f}")
     row("", "M rows/s", "p50", "p99", "a sleeper's p99")
     for workers in (0, 2):
         most = 2 * (ROWS // 4) / min(run(band(rows=ROWS // 4), workers)[0] for _ in range(2))
         rate = most / 4  # of each side: half of the greatest in all
-        waits, pauses = waited(rate, 4.0, workers)
+        waits, pauses = waited(rate, W / rate + 3.5, workers, settle=W / rate + 0.5)
         row(f"{workers} workers" if workers else "in one process", f"{2 * rate / 1e6:.1f}",
             f"{np.percentile(waits, 50) * 1e3:.1f} ms", f"{np.percentile(waits, 99) * 1e3:.1f} ms",
             f"{np.percentile(pauses, 99) * 1e3:.1f} ms")  # fmt: skip
