@@ -296,6 +296,8 @@ class ParallelJoin(JoinTask):
                     raise AssertionError("there are no results in rows that were stored before")
                 self.workers.deal(self.number, self.head.deal_again(side, at, batches))
                 at += sum(batch.num_rows for batch in batches)
+        if stored:
+            self.workers.deal(self.number, self.head.dealt_again())
         for _ in self._results_until(lambda: self.head.idle):
             raise AssertionError("there are no results in rows that were stored before")
 

@@ -46,7 +46,7 @@ class StepMessage:
     row_hi: dict[str, np.ndarray]
     bounds: dict[str, int]
     pieces: dict[str, list[Pieces]] | None = None  # of `range`: from this step on
-    again: bool = False  # rows that were stored before a restore, to be stored again: nothing is looked for
+    again: bool = False  # rows that were stored before a restore, to be stored again; with none, that was all
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,10 @@ class CellMachine:
         if message.again:
             for side, stored in message.batches.items():
                 cell.rebuild(side, message.first[side], stored)
-            cell.expire(message.bounds)
+            if not message.batches:
+                for side in SIDES[:1] if spec.self_join else SIDES:
+                    cell.rebuilt(side)
+                cell.expire(message.bounds)
             yield Done(message.number, nbytes=cell.nbytes)
             return
         batches = message.batches if not spec.self_join else dict.fromkeys(SIDES, message.batches["left"])
@@ -199,12 +202,16 @@ class Head:
 
     def deal_again(self, side: str, first: int, batches: Sequence[pa.RecordBatch]) -> StepMessage:
         """Deal out rows of one side that were stored before a restore; they have their numbers."""
+        return self._again({side: batches}, {side: first})
+
+    def dealt_again(self) -> StepMessage:
+        """Say that these were all."""
+        return self._again({}, {})
+
+    def _again(self, batches: dict[str, Sequence[pa.RecordBatch]], first: dict[str, int]) -> StepMessage:
         nothing = dict.fromkeys(SIDES, NO_TIMES)
-        end = first + sum(batch.num_rows for batch in batches)
-        mine = SIDES if self.spec.self_join else (side,)
-        bounds = {each: min(self.numbering.bounds[each], end) if each in mine else 0 for each in SIDES}
         message = StepMessage(
-            self.dealt, {side: batches}, {side: first}, nothing, nothing, bounds, self.pieces, again=True
+            self.dealt, batches, first, nothing, nothing, self.numbering.bounds, self.pieces, again=True
         )
         self.pieces = None
         self._begin(NO_TIMES, START)

@@ -95,7 +95,7 @@ class _Interrupt:
 
 
 class _Told:
-    """Makes every error of a step's own say which step it was. (A class: it is entered for every batch of every step.)"""
+    """Makes every error of a step's own say which step it was. A class, as it is entered for every batch."""
 
     __slots__ = ("node",)
 

@@ -391,8 +391,8 @@ def narrowed(step: Step, schema: pa.Schema) -> Step:
     return Step([b if b.schema.names == names else b.select(names) for b in step.batches], step.times)
 
 
-REBUILD_ROWS = 1 << 20
-"""Rows that are stored again at once: an index that takes so many finds more of them next to each other."""
+REBUILD_ROWS = 1 << 18
+"""Rows that are stored again at once: few enough that what is computed of them stays in a cache."""
 
 
 def in_chunks(batches: Sequence[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
@@ -455,6 +455,7 @@ class _Join(JoinTask):
         for batches in in_chunks(rows.batches):
             self.driver.cell.rebuild(side, at, batches)
             at += sum(batch.num_rows for batch in batches)
+        self.driver.cell.rebuilt(side)
 
 
 class _Window(Task):

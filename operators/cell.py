@@ -19,7 +19,7 @@ which rows stand in the index, so that a pair is found by the one cell that has 
 __all__ = ["Answer", "Cell", "Prepared"]
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -109,8 +109,8 @@ class _StoredSide:
             return next(iter(new.keys.values()), _NO_KEYS)
         return probed[0] if len(probed) == 1 or self.index is None else _native.combine_keys(probed)
 
-    def store(self, new: _NewRows, first: int, rows: int) -> int:
-        """Take the new rows in; return how many are this cell's."""
+    def store(self, new: _NewRows, first: int, rows: int, *, again: bool = False) -> int:
+        """Take the new rows in; return how many are this cell's. `again`: they come back, until `restored`."""
         keys, can = new.keys, new.can
         self.started = True
         self.null_keys += new.null_keys
@@ -137,8 +137,14 @@ class _StoredSide:
         for test, column in self.scanned.items():
             column.append(keys[test] if can is None else keys[test][can])
         if self.index is not None:
-            self.index.insert(key, np.arange(place, place + len(numbers), dtype=np.int64))
+            take = self.index.restore if again else self.index.insert
+            take(key, np.arange(place, place + len(numbers), dtype=np.int64))
         return len(numbers)
+
+    def restored(self) -> None:
+        """All rows that were stored before are back."""
+        if self.index is not None:
+            self.index.restored()
 
     def start_at(self, first: int) -> None:
         """Begin with this row; of no matter if there are rows already."""
@@ -440,7 +446,7 @@ class Cell:
     def rebuild(self, side: str, first: int, batches: Sequence[pa.RecordBatch]) -> None:
         """Take in rows that were stored before: nothing is looked for. In order; the first ones say where rows begin.
 
-        Of a self-join there is only the left side.
+        Of a self-join there is only the left side. When all are there: `rebuilt`.
         """
         log = self.logs[side]
         if len(log) == 0:
@@ -449,12 +455,20 @@ class Cell:
             log.append(batch if batch.schema.names == log.schema.names else batch.select(log.schema.names))
         rows = sum(batch.num_rows for batch in batches)
         columns = _columns_of(batches)
-        for stored in self.stored.values() if self.spec.self_join else [self.stored[side]]:
+        for stored in self._stored_of(side):
             counted = stored.null_keys
             stored.start_at(first)
             with np.errstate(all="ignore"):
-                stored.store(stored.prepare(columns, rows), first, rows)
+                stored.store(stored.prepare(columns, rows), first, rows, again=True)
             stored.null_keys = counted
+
+    def rebuilt(self, side: str) -> None:
+        """All rows of a side that were stored before are there again."""
+        for stored in self._stored_of(side):
+            stored.restored()
+
+    def _stored_of(self, side: str) -> Iterable[_StoredSide]:
+        return self.stored.values() if self.spec.self_join else [self.stored[side]]
 
     def answers(self, probes: "list[_Probes]") -> Iterator[Answer]:
         """Find the pairs of the new tuples, in order, at most `out_rows` at a time."""

@@ -61,6 +61,8 @@ cdef extern from "store.hpp" namespace "dovetail" nogil:
     cdef cppclass CStore "dovetail::Store":
         void insert(const uint64_t* keys, const int64_t* rows, size_t n) except +
         void build(const uint64_t* keys, const int64_t* rows, size_t n) except +
+        void restore(const uint64_t* keys, const int64_t* rows, size_t n) except +
+        void restored() except +
         size_t probe(const Probes& probes, size_t begin, size_t end, size_t limit, Pairs& out) except +
         void expire(int64_t before_row) except +
         size_t size()
@@ -571,6 +573,15 @@ cdef class Index:
         _same_length(keys.shape[0], rows.shape[0], "insert")
         with nogil:
             self.store.get().insert(_u64(keys), _i64(rows), keys.shape[0])
+
+    def restore(self, const uint64_t[::1] keys, const int64_t[::1] rows):
+        _same_length(keys.shape[0], rows.shape[0], "restore")
+        with nogil:
+            self.store.get().restore(_u64(keys), _i64(rows), keys.shape[0])
+
+    def restored(self):
+        with nogil:
+            self.store.get().restored()
 
     def probe(self, const uint64_t[::1] lo, const uint64_t[::1] hi, const int64_t[::1] row_lo,
               const int64_t[::1] row_hi, size_t begin, size_t end, size_t limit):

@@ -31,14 +31,8 @@ CarouselStore::CarouselStore(const Settings& settings)
 
 // Inserting --------------------------------------------------------------------------------------------------------
 
-void CarouselStore::insert(const uint64_t* keys, const int64_t* rows, size_t n) {
-  if (n == 0) return;
-  if (rows_.end() - renewed_at_ + static_cast<int64_t>(n) > renewal_) {
-    demand(static_cast<int64_t>(size() + n) <= renewal_,
-           "carousel: a window of more than 2^31 rows does not fit one store");
-    rebuild_all();
-  }
-  const bool at_once = n > 4 * size() + 256;
+// Takes rows in, which wait to be placed. Strong guarantee.
+void CarouselStore::append(const uint64_t* keys, const int64_t* rows, size_t n) {
   rows_.append(rows, n);
   try {
     keys_.append(keys, n);
@@ -46,6 +40,18 @@ void CarouselStore::insert(const uint64_t* keys, const int64_t* rows, size_t n) 
     rows_.take_back(n);
     throw;
   }
+}
+
+void CarouselStore::insert(const uint64_t* keys, const int64_t* rows, size_t n) {
+  demand(!restoring_, "carousel: nothing is inserted in the midst of a restore");
+  if (n == 0) return;
+  if (rows_.end() - renewed_at_ + static_cast<int64_t>(n) > renewal_) {
+    demand(static_cast<int64_t>(size() + n) <= renewal_,
+           "carousel: a window of more than 2^31 rows does not fit one store");
+    rebuild_all();
+  }
+  const bool at_once = n > 4 * size() + 256;
+  append(keys, rows, n);
   try {
     if (at_once) {
       rebuild_all();
@@ -64,6 +70,19 @@ void CarouselStore::insert(const uint64_t* keys, const int64_t* rows, size_t n) 
 }
 
 void CarouselStore::build(const uint64_t* keys, const int64_t* rows, size_t n) { insert(keys, rows, n); }
+
+void CarouselStore::restore(const uint64_t* keys, const int64_t* rows, size_t n) {
+  demand(static_cast<int64_t>(size() + n) <= renewal_, "carousel: a window of more than 2^31 rows does not fit one store");
+  append(keys, rows, n);
+  restoring_ = true;
+}
+
+void CarouselStore::restored() {
+  if (!restoring_) return;
+  rebuild_all();
+  restoring_ = false;
+  expire(bound_);
+}
 
 // Computes where a row is to be placed, and asks for that memory.
 DOVETAIL_INLINE CarouselStore::Place CarouselStore::look_up(uint64_t key) const {

@@ -105,6 +105,8 @@ class CarouselStore final : public Store {
 
   void insert(const uint64_t* keys, const int64_t* rows, size_t n) override;
   void build(const uint64_t* keys, const int64_t* rows, size_t n) override;
+  void restore(const uint64_t* keys, const int64_t* rows, size_t n) override;
+  void restored() override;
   size_t probe(const Probes& probes, size_t begin, size_t end, size_t limit, Pairs& out) override;
   void expire(int64_t before_row) override;
   size_t size() const override { return rows_.size(); }
@@ -203,6 +205,7 @@ class CarouselStore final : public Store {
   void place_in_run(size_t at, uint64_t key, uint32_t position);
   void add_run(size_t at, uint64_t key, uint32_t position);
   void drop_dead(Segment& segment, Bucket& first);
+  void append(const uint64_t* keys, const int64_t* rows, size_t n);
   void take_back(size_t n);
   void trim(Run& run);
   void measure(Run& run) const;
@@ -225,6 +228,7 @@ class CarouselStore final : public Store {
   KeyLog keys_;
   std::unique_ptr<Index> index_;
   int64_t placed_ = 0;      // rows from here on wait to be placed
+  bool restoring_ = false;  // all of them, until `restored`
   Place waiting_[kWaiting];  // of position p at p % kWaiting
   int64_t renewed_at_ = 0;  // slots hold positions from here on
   int64_t bound_ = INT64_MIN;  // rows below it have expired, also those that are yet to come

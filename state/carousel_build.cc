@@ -11,6 +11,8 @@ constexpr int kMostRows = 60;       // and rows of one bucket that make its segm
 constexpr size_t kLeastRun = 24;    // ascending rows that are worth a run
 constexpr uint32_t kCrowd = 2;      // floors in one cell that are few enough
 constexpr int kMostOrder = BucketPool::kOrders - 1;
+constexpr size_t kParts = 4096;              // by which all rows are dealt out: a cache line of each fits the second cache
+constexpr size_t kRowsSorted = size_t{1} << 15;  // and at least so many of them are then sorted at a time
 
 int bit_width(size_t value) {
   int width = 0;
@@ -350,28 +352,56 @@ void CarouselStore::make_hints(Index& index) {
 }
 
 // Builds everything from the keys of the live rows. Strong guarantee.
+//
+// Positions are dealt out by the leading bits of their keys, and then some parts at a time, so many as the second cache
+// has room for, are sorted and made into segments: sorted as a whole, rows would wait for memory in each pass, and need
+// three times as much of it, whose pages cost more to be had than the sorting.
 void CarouselStore::rebuild_all() {
   const size_t n = rows_.size();
   auto index = std::make_unique<Index>();
   index->pool.expect(n / 8);
-  scratch_ = Vector<Entry>();
-  scratch_.resize(n);
-  for (size_t i = 0; i < n; ++i) {
-    const int64_t position = rows_.begin() + static_cast<int64_t>(i);
-    scratch_[i] = {keys_[position], position};
+  const auto key = [&](size_t i) { return keys_[rows_.begin() + static_cast<int64_t>(i)]; };
+  uint64_t least = n ? key(0) : 0, most = least;
+  for (size_t i = 1; i < n; ++i) {
+    const uint64_t k = key(i);
+    least = std::min(least, k);
+    most = std::max(most, k);
   }
-  {
-    Array<Entry> other(n);
-    sort_by_key(scratch_.data(), other.get(), n);
-  }
+  int shift = 0;  // 63 at most
+  while ((most - least) >> shift >= std::min(kParts, n / 64 + 2)) ++shift;
+  const auto part_of = [&](uint64_t k) { return static_cast<size_t>((k - least) >> shift); };
+  const size_t parts = part_of(most) + 1;
+  Array<uint32_t> ends = Array<uint32_t>::zeros(parts + 1), dealt(n);
+  for (size_t i = 0; i < n; ++i) ++ends[part_of(key(i)) + 1];
+  for (size_t p = 1; p <= parts; ++p) ends[p] += ends[p - 1];
+  for (size_t i = 0; i < n; ++i) dealt[ends[part_of(key(i))]++] = static_cast<uint32_t>(i);  // now ends[p] is p's end
+
+  Array<Entry> other;
   Vector<Piece> pieces;
-  cut(scratch_.data(), n, 0, pieces);
-  if (pieces.empty()) pieces.push_back({0, 0, Line(), 0, true});
-  index->segments.reserve(pieces.size());
-  index->floors.reserve(pieces.size());
-  for (const Piece& piece : pieces) {
-    index->segments.push_back(make(piece, index->pool));
-    index->floors.push_back(index->floors.empty() ? 0 : scratch_[piece.begin].key);
+  for (size_t p = 0, from = 0; p < parts; ++p) {
+    const size_t to = ends[p], rows = to - from;
+    if (rows == 0 || (rows < kRowsSorted && p + 1 < parts)) continue;
+    scratch_.resize(rows);
+    for (size_t i = 0; i < rows; ++i) {
+      if (from + i + kGroup < to) __builtin_prefetch(keys_.place(rows_.begin() + dealt[from + i + kGroup]));
+      scratch_[i] = {key(dealt[from + i]), rows_.begin() + dealt[from + i]};
+    }
+    if (other.size() < rows) other = Array<Entry>(std::max(rows, kRowsSorted * 2));
+    sort_by_key(scratch_.data(), other.get(), rows);
+    pieces.clear();
+    cut(scratch_.data(), rows, 0, pieces);
+    const size_t needed = index->segments.size() + pieces.size();
+    if (needed > index->segments.capacity()) index->segments.reserve(needed * 2);
+    for (const Piece& piece : pieces) {
+      index->floors.push_back(index->floors.empty() ? 0 : scratch_[piece.begin].key);
+      index->segments.push_back(make(piece, index->pool));
+    }
+    from = to;
+  }
+  if (index->segments.empty()) {
+    index->floors.push_back(0);
+    index->segments.reserve(1);
+    index->segments.push_back(make({0, 0, Line(), 0, true}, index->pool));
   }
   make_hints(*index);
   index_ = std::move(index);

@@ -284,6 +284,7 @@ struct CarouselStore::Finder {
 };
 
 size_t CarouselStore::probe(const Probes& probes, size_t begin, size_t end, size_t limit, Pairs& out) {
+  demand(!restoring_, "carousel: nothing is looked up in the midst of a restore");
   if (size() == 0) return end;
   const Finder finder{*this, probes, out};
   if (end - begin == 1) {

@@ -1,7 +1,9 @@
 // The contract of every window index: keys with their rows in, pairs of (probe, row) out.
 //
 //   insert      keys with ascending rows, each above every row that was inserted before; rows need not be consecutive
-//   build       the same into an empty store, when all rows are there at once (a restore): never slower than insert
+//   build       the same into an empty store, when all rows are there at once: never slower than insert
+//   restore     the same, of a window that comes back bit by bit: until `restored` nothing else is asked of the store,
+//               so that it may put off its work until then
 //   probe       for each probe a closed range of keys and a half-open range of rows; the pairs come with probes
 //               ascending, and rows ascending within a probe. An empty range (lo > hi) matches nothing. Returns the
 //               first probe that was not answered: probing ends after the probe that brings the pairs to `limit`.
@@ -58,6 +60,8 @@ class Store {
   virtual ~Store() = default;
   virtual void insert(const uint64_t* keys, const int64_t* rows, size_t n) = 0;
   virtual void build(const uint64_t* keys, const int64_t* rows, size_t n) { insert(keys, rows, n); }
+  virtual void restore(const uint64_t* keys, const int64_t* rows, size_t n) { insert(keys, rows, n); }
+  virtual void restored() {}
   virtual size_t probe(const Probes& probes, size_t begin, size_t end, size_t limit, Pairs& out) = 0;
   virtual void expire(int64_t before_row) = 0;
   virtual size_t size() const = 0;

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from dovetail import state
 from dovetail.state import _native
+from dovetail.state.stores import keys_of
 
 TINY = {
     "carousel": [{}, {"segment": 24, "run": 12}, {"segment": 200, "run": 100}],
@@ -189,20 +190,60 @@ def test_a_store_built_at_once_is_the_same(name, settings, kind):
     rng = np.random.default_rng(len(name))
     keys, rows = Stream(kind, rng).take(700), 5 + np.cumsum(rng.integers(1, 3, 700))
     built, filled = state.make(name, "int64", **settings), state.make(name, "int64", **settings)
+    back = state.make(name, "int64", **settings)
     built.build(keys, rows)
     built.check()
     for at in range(0, 700, 100):
         filled.insert(keys[at : at + 100], rows[at : at + 100])
+        back._index.restore(keys_of(keys[at : at + 100]), rows[at : at + 100])
+    back._index.restored()
     more = Stream(kind, rng).take(300)
-    for store in (built, filled):
+    for store in (built, filled, back):
         store.expire(int(rows[50]))
         store.insert(more, int(rows[-1]) + 1)
         store.check()
     lo = rng.choice(keys, 60)
     hi = lo if name in POINTS else np.where(lo < 2**62, lo + 100, lo)
     asked = lo, hi, rng.integers(int(rows[50]), 2000, 60), rng.integers(0, 2000, 60)
-    assert np.array_equal(np.array(built.probe(*asked)), np.array(filled.probe(*asked)))
-    assert len(built) == len(filled) == 950
+    for store in (built, back):
+        assert np.array_equal(np.array(store.probe(*asked)), np.array(filled.probe(*asked)))
+    assert len(built) == len(filled) == len(back) == 950
+
+
+@pytest.mark.parametrize("kind", Stream.KINDS)
+def test_a_carousel_that_is_built_part_by_part_has_every_row(kind):
+    rng = np.random.default_rng(3)
+    keys, store = Stream(kind, rng).take(150_000), state.make("carousel", "int64")
+    for at in range(0, len(keys), 40_000):
+        store._index.restore(keys_of(keys[at : at + 40_000]), np.arange(at, min(at + 40_000, len(keys))))
+    failures = 0
+    for after in [*range(30), *range(30, 100_000, 397)]:
+        _native.fail_allocation(after)
+        try:
+            store._index.restored()
+            break
+        except MemoryError:
+            failures += 1
+        finally:
+            _native.fail_allocation(-1)
+    store.check()
+    lo = rng.choice(keys, 100)
+    hi = np.where(lo < 2**62, lo + 3, lo)
+    probe, row = store.probe(lo, hi, np.zeros(100, np.int64), np.full(100, len(keys)))
+    for i in range(100):
+        assert np.array_equal(row[probe == i], np.flatnonzero((keys >= lo[i]) & (keys <= hi[i])))
+    assert failures
+
+
+def test_a_carousel_answers_nothing_in_the_midst_of_a_restore():
+    index, one = _native.Index("carousel"), np.zeros(1, np.uint64)
+    index.restore(one, np.zeros(1, np.int64))
+    for question in (
+        lambda: index.probe(one, one, np.zeros(1, np.int64), np.ones(1, np.int64), 0, 1, 10),
+        lambda: index.insert(one, np.ones(1, np.int64)),
+    ):
+        with pytest.raises(RuntimeError, match="in the midst of a restore"):
+            question()
 
 
 @every_store
