@@ -13,7 +13,7 @@ demo: $(VENV)/.ready
 	$(BIN)/python examples/power.py
 
 test: $(VENV)/.ready
-	$(BIN)/python -m pytest tests -n 2
+	$(BIN)/python -m pytest tests -n 2 --dist loadgroup
 
 # Faults in real processes: kills, stops, crashes, full disks, at every point of the protocol, with a table at the end.
 # `make test` has a few of them; all take some twenty minutes on two cores.

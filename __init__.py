@@ -48,6 +48,7 @@ __all__ = [
     "sink",
     "sliding",
     "source",
+    "spark",
     "state",
     "synthetic",
     "tumbling",
@@ -75,7 +76,7 @@ from .errors import (
     WindowError,
     WorkerError,
 )
-from .ingest import call, collect, csv, memory, null, parquet, show, sink, source, synthetic
+from .ingest import call, collect, csv, memory, null, parquet, show, sink, source, spark, synthetic
 from .operators.contracts import END_OF_SOURCE, Delivery
 from .operators.event_windows import session, sliding, tumbling
 from .operators.expressions import col, count, group_udf, left, lit, right, udf

@@ -86,6 +86,10 @@ class Disk:
         """Tell whether there is such a file or folder."""
         return os.path.lexists(path)
 
+    def is_folder(self, path: str) -> bool:
+        """Tell whether a name is a folder's."""
+        return os.path.isdir(path)
+
     def read(self, path: str) -> bytes:
         """Return a file's contents."""
         with open(path, "rb") as file:

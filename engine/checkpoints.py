@@ -25,6 +25,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 
@@ -38,7 +39,7 @@ KEPT = 2
 """Checkpoints that are kept: the last one, and the one before, if the disk should lose a bit of the last."""
 
 _MANIFEST = re.compile(r"checkpoint-(\d{6,})\.json")
-_OURS = re.compile(r"(checkpoint|state|rows)-\d{6,}(-\d+)?\.(json|part)(\.tmp)?|lock|shown")
+_OURS = re.compile(r"(checkpoint|state|rows)-\d{6,}(-\d+)?\.(json|part)(\.tmp)?|lock|shown|sources")
 _NUMBERED = re.compile(r"(?:checkpoint|state|rows)-(\d{6,})")
 _SHOWN = "shown"
 """The file that says up to which checkpoint sinks may have shown their rows: more than the last one's number, if that
@@ -46,6 +47,9 @@ was deleted by hand since."""
 
 _SAVEPOINT = "savepoint"
 """An empty file that tells a savepoint from a folder that runs go on in."""
+
+_SOURCES = "sources"
+"""The folder of what sources keep for themselves, a folder each: they know what of it is wanted."""
 
 _ROWS = "\0rows"
 
@@ -227,6 +231,10 @@ class Checkpoints:
         self.latest = manifest
         self._kept = [*self._kept, manifest][-KEPT:]
 
+    def folder_of(self, step: str) -> str:
+        """Name the folder that a source may keep files in."""
+        return f"{self.folder}/{_SOURCES}/{quote(step, safe='')}"
+
     def check_savepoint(self, folder: str) -> None:
         """Raise if there can be no savepoint in a folder."""
         try:
@@ -259,8 +267,28 @@ class Checkpoints:
             disk.remove(f"{new}/{file.name}")  # of a beginning that was cut off
             disk.link(f"{old}/{file.name}", f"{new}/{file.name}")
             disk.sync(f"{new}/{file.name}")
+        if disk.exists(f"{old}/{_SOURCES}"):
+            self._link_all(f"{old}/{_SOURCES}", f"{new}/{_SOURCES}")
         disk.sync_folder(new)
         write_whole(disk, f"{new}/{_name(manifest.number)}", [manifest.encoded()])
+        disk.sync_folder(new)
+
+    def _link_all(self, old: str, new: str) -> None:
+        """Give all files below a folder second names: first what is in its folders, in order, and then its own.
+
+        They may be in use. What is noted first is then missing rather than what it refers to.
+        """
+        disk = self.disk
+        disk.make_folder(new)
+        names = [name for name in disk.names(old) if not name.startswith(".")]
+        for name in sorted(names, key=lambda name: (not disk.is_folder(f"{old}/{name}"), name)):
+            if disk.is_folder(f"{old}/{name}"):
+                self._link_all(f"{old}/{name}", f"{new}/{name}")
+                continue
+            disk.remove(f"{new}/{name}")
+            with contextlib.suppress(FileNotFoundError):  # it was removed meanwhile, so it is not needed
+                disk.link(f"{old}/{name}", f"{new}/{name}")
+                disk.sync(f"{new}/{name}")
         disk.sync_folder(new)
 
     def _begin_with(self, savepoint: str, where: str) -> None:
@@ -417,7 +445,7 @@ class Checkpoints:
     def _sweep(self) -> None:
         """Remove what no checkpoint that is kept needs."""
         wanted = {file.name for manifest in self._kept for file in manifest.files()}
-        wanted |= {_name(manifest.number) for manifest in self._kept} | {"lock", _SHOWN}
+        wanted |= {_name(manifest.number) for manifest in self._kept} | {"lock", _SHOWN, _SOURCES}
         # Manifests first: one without its files would look damaged.
         for name in sorted(set(self.disk.names(self.folder)) - wanted):
             if _OURS.fullmatch(name):

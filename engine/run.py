@@ -190,11 +190,15 @@ class Runner:
         self.groups = [[reads[id(node)] for node in group] for group in source_groups(sinks)]
         self.sinks = [task for task in self.graph.tasks if isinstance(task, SinkTask)]
         self.rows_at: dict[int, dict[str, int]] = {}  # how many each source had brought, by checkpoint
-        for task in self.graph.tasks if keeper is not None else ():
+        for task in self.graph.tasks:
+            if keeper is None:
+                break
             if isinstance(task, JoinTask):
                 task.keep_rows()
             elif isinstance(task, ReadTask):
                 task.keeps_place = True
+                if getattr(task.node.source, "keeps_files", False):
+                    task.folder = keeper.checkpoints.folder_of(task.node.name)
             elif isinstance(task, SinkTask):
                 task.outlives, task.known = True, {}
         self.started = self.committed = self.shown = self.clock()
@@ -344,6 +348,8 @@ class Runner:
                     files += more
                 else:
                     known[task.node.name] = task.snapshot()
+                    if isinstance(task, ReadTask):
+                        task.places.append((number, known[task.node.name].get("place")))
         keeper.save(number, known, files, finished=finished)
         if wait and (number := keeper.wait()) is not None:
             self._announce(number)
@@ -363,9 +369,10 @@ class Runner:
         return ", ".join(parts) or "no rows"
 
     def _announce(self, number: int) -> None:
-        for task in self.sinks:
-            with _Told(task.node):
-                task.announce(number)
+        for task in self.graph.tasks:
+            if isinstance(task, SinkTask | ReadTask):
+                with _Told(task.node):
+                    task.announce(number)
 
     def rest(self) -> None:
         """Wait a little: for the workers, or where there are none, for the sources."""

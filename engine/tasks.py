@@ -106,6 +106,8 @@ class ReadTask(Task):
             self.order = SourceOrder(node.name, node.time, node.domain, node.delay, node.max_ahead)
         self.pending: pa.RecordBatch | None = None  # of a source whose batches are longer than `batch_rows`
         self.keeps_place = False  # where the next row stands in the source
+        self.folder: str | None = None  # of a source that keeps files for itself
+        self.places: list[tuple[int, Any]] = []  # where it stood at the checkpoints that may be gone on from
         self.place: Any = None  # a position in the source
         self.past = 0  # rows behind it that have been taken
         self.skip = 0  # rows that were taken before a restore, and are read again
@@ -121,7 +123,8 @@ class ReadTask(Task):
         """Begin to read, or go on at the place that was restored."""
         if not self.ended:
             where = () if self.place is None else (self.place,)  # who cannot go on need not know the word
-            self.reader = self.node.source.reader(self.columns, *where)
+            files = {} if self.folder is None else {"folder": self.folder}
+            self.reader = self.node.source.reader(self.columns, *where, **files)
 
     def snapshot(self) -> dict[str, Any]:
         """Also where it stands in the source, and rows that wait for their turn."""
@@ -139,6 +142,15 @@ class ReadTask(Task):
         self.past = self.skip = known.get("past", 0)
         if self.order is not None:
             self.order.restore(known["order"])
+
+    def announce(self, number: int) -> None:
+        """A checkpoint is durable: those before the one before it will not be gone on from any more."""
+        while len(self.places) > 1 and self.places[1][0] < number:
+            del self.places[0]
+        number_before, place = self.places[0] if self.places else (number, None)
+        forget = getattr(self.reader, "forget", None)
+        if forget is not None and number_before < number and place is not None:
+            forget(place)
 
     def read(self) -> Batch | None:
         """Return the next batch, or None if the source has nothing now. Late rows are left in `late_rows`."""

@@ -10,6 +10,7 @@ source                  sink                            file
 `memory`                `collect`                       `memory.py`, `sinks.py`
 `parquet`, `csv`        `parquet`, `csv`                `files.py` (both roles), `folder.py` (the parts)
 `synthetic`                                             `synthetic.py`
+`spark`                                                 `spark/`
 `source(cls)`           `sink(cls)`                     `own.py`
 ..                      `show`, `call`, `null`          `sinks.py`
 ======================  ==============================  ======================================================
@@ -35,6 +36,7 @@ __all__ = [
     "show",
     "sink",
     "source",
+    "spark",
     "synthetic",
 ]
 
@@ -42,4 +44,5 @@ from .files import csv, parquet
 from .memory import memory
 from .own import sink, source
 from .sinks import call, collect, null, show
+from .spark import spark
 from .synthetic import synthetic

@@ -30,23 +30,24 @@ ARROWS = {
 
 
 def modules():
-    """Every module of the package, as (room or '', name, path)."""
+    """Every module of the package, as (room or '', its name in there, path)."""
     for path in sorted(ROOT.glob("*.py")):
         if path.name != "setup.py":
             yield "", path.stem, path
     for room in sorted(ARROWS):
         for path in sorted((ROOT / room).glob("**/*.py")):
-            yield room, path.stem, path
+            yield room, ".".join(path.relative_to(ROOT / room).with_suffix("").parts), path
 
 
-def rooms_imported(path: Path, room: str):
+def rooms_imported(path: Path):
     """The rooms (or modules of the hall) that a module of this package imports, and from which line."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.level:
-            inside = node.level == 1 and room
+            here = path.relative_to(ROOT).parts[:-1]
+            inside = here[: len(here) - node.level + 1]
             names = [node.module] if node.module else [alias.name for alias in node.names]
             for name in names:
-                yield (room if inside else name.partition(".")[0]), node.lineno
+                yield (inside[0] if inside else name.partition(".")[0]), node.lineno
         else:
             names = [node.module] if isinstance(node, ast.ImportFrom) else []
             names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
@@ -57,13 +58,13 @@ def rooms_imported(path: Path, room: str):
 @pytest.mark.parametrize(("room", "name", "path"), [pytest.param(*m, id=f"{m[0]}.{m[1]}") for m in modules()])
 def test_arrows_run_one_way(room, name, path):
     allowed = ARROWS[room] | HALL | {room} if room else HALL if name in HALL else HALL | set(ARROWS) | DOOR
-    for imported, line in rooms_imported(path, room):
+    for imported, line in rooms_imported(path):
         assert imported in allowed, f"{path}:{line}: {room or name} may not import {imported}"
 
 
 def test_arrows_one_file_of_the_engine_knows_monitoring():
     files = [path.name for room, _, path in modules() if room == "engine"
-             and any(to == "monitoring" for to, _ in rooms_imported(path, room))]  # fmt: skip
+             and any(to == "monitoring" for to, _ in rooms_imported(path))]  # fmt: skip
     assert files == ["run.py"]
 
 
@@ -76,7 +77,8 @@ def test_arrows_only_ingest_imports_pyspark_and_only_monitoring_prometheus():
 
 def test_every_room_is_packed():
     packages = re.search(r"^packages =\n((?:    .*\n)+)", (ROOT / "setup.cfg").read_text(), re.M)[1].split()
-    assert packages == ["dovetail", *(f"dovetail.{room}" for room in sorted(ARROWS))]
+    folders = {path.parent.relative_to(ROOT).parts for _, _, path in modules()}
+    assert packages == sorted(".".join(["dovetail", *folder]) for folder in folders)
 
 
 def test_everything_public_is_named_once():
@@ -105,7 +107,7 @@ def test_mypy_finds_nothing(tmp_path):
 
 
 def named(room, name):
-    return ".".join(["dovetail", *([room] if room else []), *([name] if name != "__init__" else [])])
+    return ".".join(["dovetail", *([room] if room else []), name]).removesuffix(".__init__")
 
 
 @pytest.mark.parametrize("module", [named(r, n) for r, n, _ in modules() if n != "__main__"])

@@ -1,0 +1,239 @@
+"""A Spark session that is started when it is needed, shared by all sources of a process, and quiet.
+
+Problem: a session takes seconds to start and there is one in a process; what Spark logs goes to the terminal, page
+after page; and an error of its own is a Java stack trace. Idea: the first source starts the session, with its output
+into a file; later ones share it, and say so if they ask for another; an error is told in Spark's own sentence, with the
+file where the rest is.
+
+A virtual machine that has died takes its session along. Then everything that refers to it is dropped, and the next
+attempt at the flow starts another.
+"""
+
+__all__ = ["Wanted", "check_installed", "is_lost", "session_of", "told"]
+
+import atexit
+import contextlib
+import importlib.util
+import logging
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ...errors import FlowError, SourceError
+from .java import find_java
+
+CONF = {
+    "spark.ui.enabled": "false",
+    "spark.driver.memory": "2g",
+    "spark.driver.maxResultSize": "0",  # a micro-batch is as large as its trigger makes it
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",  # of the driver's way; a tenth of it by default
+    "spark.sql.session.timeZone": "UTC",
+}
+"""What a session of ours is started with; `conf=` overrides it."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The session that a source asks for; all empty: any."""
+
+    master: str | None = None
+    remote: str | None = None
+    conf: tuple[tuple[str, str], ...] = ()
+    session: Any = field(default=None, compare=False)
+
+    @classmethod
+    def of(cls, master: str | None, remote: str | None, conf: Mapping[str, Any] | None, session: Any) -> "Wanted":
+        """Check what was asked for."""
+        if session is not None and (master or remote or conf):
+            raise FlowError("spark: session= is a session that runs; master=, remote= and conf= are for starting one")
+        if master is not None and remote is not None:
+            raise FlowError("spark: give master= (Spark in this process) or remote= (Spark Connect), not both")
+        if session is not None and not hasattr(session, "readStream"):
+            raise FlowError(f"spark: session={session!r} is no SparkSession")
+        for key, value in (conf or {}).items():
+            if not isinstance(key, str) or not isinstance(value, str | int | float | bool):
+                raise FlowError(f"spark: conf={{{key!r}: {value!r}}} is no setting; give texts, such as 'spark.x': '1'")
+        return cls(master, remote, tuple(sorted((k, _text(v)) for k, v in (conf or {}).items())), session)
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+class _Ours:
+    """The session that was started here, if one was."""
+
+    session: Any = None
+    wanted = Wanted()
+    log: str | None = None
+    folder: str | None = None
+
+
+def session_of(wanted: Wanted) -> Any:
+    """Return the session that a source asks for; start it if there is none."""
+    if wanted.session is not None:
+        return wanted.session
+    check_installed()
+    if _Ours.session is not None and not _is_alive(_Ours.session):
+        _drop()
+    if _Ours.session is not None:
+        if wanted != _Ours.wanted and wanted != Wanted():
+            raise FlowError(
+                f"spark: a session runs already, {_said(_Ours.wanted)}, and this source asks for {_said(wanted)}; "
+                "sources of one process share a session: give all the same, or hand one over with session="
+            )
+        return _Ours.session
+    if wanted.remote is not None:
+        session = _connected(wanted)
+    else:
+        theirs = _running()
+        if theirs is not None and wanted == Wanted():
+            return theirs
+        if theirs is not None:
+            raise FlowError(
+                f"spark: a session runs already that was not started here, and this source asks for {_said(wanted)}; "
+                "hand it over with session=, or stop it first"
+            )
+        session = _started(wanted)
+    _Ours.session, _Ours.wanted = session, wanted
+    return session
+
+
+def check_installed() -> None:
+    """Raise unless there is a PySpark."""
+    if importlib.util.find_spec("pyspark") is None:
+        raise SourceError("spark: PySpark is not installed; pip install 'dovetail[spark]'")
+
+
+def _said(wanted: Wanted) -> str:
+    parts = [f"master={wanted.master!r}"] if wanted.master else []
+    parts += [f"remote={wanted.remote!r}"] if wanted.remote else []
+    parts += [f"conf={dict(wanted.conf)}"] if wanted.conf else []
+    return " and ".join(parts) or "the standard one"
+
+
+def _running() -> Any:
+    """Return a session of this process that somebody else has started."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    return SparkSession.builder.getOrCreate() if SparkContext._active_spark_context is not None else None
+
+
+def _started(wanted: Wanted) -> Any:
+    from pyspark import SparkConf, SparkContext
+    from pyspark.errors import PySparkException
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
+
+    if _Ours.folder is None:
+        _Ours.folder = tempfile.mkdtemp(prefix="dovetail-spark-")
+        atexit.register(shutil.rmtree, _Ours.folder, ignore_errors=True)
+    os.environ["JAVA_HOME"] = find_java(Path(_Ours.folder))
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else executors take the python3 of PATH
+    logging.getLogger("py4j").addHandler(logging.NullHandler())  # what goes wrong there is told by who notices
+    _Ours.log = os.path.join(tempfile.gettempdir(), f"dovetail-spark-{os.getpid()}.log")
+    settings = {**CONF, "spark.master": wanted.master or "local[*]", "spark.app.name": "dovetail", **dict(wanted.conf)}
+    conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
+    # As `SparkSession.builder` does it, but for where the output of the virtual machine goes.
+    with open(_Ours.log, "ab") as log:
+        try:
+            gateway = launch_gateway(conf, {"stdout": log, "stderr": log})
+            return SparkSession(SparkContext(conf=conf, gateway=gateway))
+        except (PySparkException, OSError, _py4j_error()) as error:
+            _drop()
+            raise SourceError(f"spark: Spark does not start: {_sentence(error)}{_see_log()}") from error
+
+
+def _connected(wanted: Wanted) -> Any:
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    try:
+        builder = SparkSession.builder.remote(str(wanted.remote))
+        for key, value in wanted.conf:
+            builder = builder.config(key, value)
+        session = builder.getOrCreate()
+        _ = session.version
+        return session
+    except (PySparkException, ImportError) as error:
+        raise SourceError(f"spark: remote={wanted.remote!r} cannot be used: {_sentence(error)}") from error
+
+
+def _is_alive(session: Any) -> bool:
+    """Tell whether a session that was started here still runs."""
+    if _Ours.wanted.remote is not None:
+        return not session.is_stopped
+    from py4j.protocol import Py4JError
+
+    try:
+        return session._jsc is not None and not session.sparkContext._jsc.sc().isStopped()
+    except (Py4JError, AttributeError, OSError):
+        return False
+
+
+def _drop() -> None:
+    """Forget a session whose virtual machine is gone, with all that PySpark remembers of it."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    context, gateway = SparkContext._active_spark_context, SparkContext._gateway
+    if context is not None:
+        with contextlib.suppress(Exception):  # nobody is there to be told
+            context.stop()
+    if gateway is not None:
+        process = getattr(gateway, "proc", None)
+        with contextlib.suppress(Exception):
+            gateway.shutdown()
+        if process is not None:
+            process.kill()
+            process.wait()
+    SparkContext._active_spark_context = SparkContext._gateway = SparkContext._jvm = None
+    SparkSession._instantiatedSession = None
+    _Ours.session = None
+
+
+def is_lost(error: BaseException) -> bool:
+    """Tell whether an error says that the virtual machine is gone."""
+    from py4j.protocol import Py4JNetworkError
+
+    return isinstance(error, Py4JNetworkError | ConnectionError)
+
+
+_EMPTY = ("An error occurred while calling ", "Exception thrown in awaitResult", "Job aborted due to stage failure")
+"""How lines begin that only say that there was an error."""
+
+
+def told(error: BaseException) -> str:
+    """Say what Spark says, in a sentence, and where there is more."""
+    if is_lost(error):
+        return f"the Java virtual machine of Spark is gone{_see_log()}"
+    return _sentence(error) + _see_log()
+
+
+def _see_log() -> str:
+    return f" (Spark's own log: {_Ours.log})" if _Ours.log else ""
+
+
+def _py4j_error() -> type[Exception]:
+    from py4j.protocol import Py4JError
+
+    return Py4JError
+
+
+def _sentence(error: BaseException) -> str:
+    """Find what an error says to people: what Spark itself says of the cause, without Java's classes and its stack."""
+    lines = [line.strip() for line in str(error).splitlines() if not line.startswith(("\tat ", "JVM stacktrace"))]
+    said = [re.sub(r"^(?:Caused by)?:? ?(?:[\w$]+\.)*[\w$]*(?:Exception|Error): ", "", line) for line in lines if line]
+    said = [line for line in said if not line.startswith(_EMPTY)] or [type(error).__name__]
+    named = [line for line in said if re.match(r"\[[A-Z_.0-9]+\]", line) and not line.startswith("[STREAM_FAILED]")]
+    if named:
+        return named[0]
+    causes = [line for line in lines if line.startswith("Caused by")]
+    return f"{said[0]}: {said[-1]}" if causes and said[-1] != said[0] else said[0]

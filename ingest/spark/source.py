@@ -1,0 +1,379 @@
+"""A Spark DataFrame as a source: micro-batches come as Arrow, each exactly once.
+
+Problem: Spark pushes, and a flow pulls; Spark counts micro-batches and a flow counts rows; and each of them goes on
+from a place of its own after a crash. Idea: one function, which Spark calls with each micro-batch (`foreachBatch`),
+brings its rows here as Arrow, writes them into the ledger (ledger.py) if the run has checkpoints, and puts them where
+the flow takes them. It returns when there is room for the next one: that is how Spark is held back. A position is the
+number of a micro-batch and of a row in it; what lies between a position and the ledger's end is read from there, and
+Spark goes on behind it.
+
+A DataFrame that is not a stream is one micro-batch.
+
+Cost: rows come through the driver, as `toArrow` brings them, and are copied once, into the ledger. The other ways are
+compared with it in `tests/bench/spark.py`.
+"""
+
+__all__ = ["SparkSource", "spark"]
+
+import contextlib
+import shutil
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from ...errors import DovetailError, FlowError, SchemaError, SourceError, UnsupportedError, UserFunctionError
+from ...operators.contracts import Reader
+from ...operators.own import origin
+from .._common import BatchReader, check_unique, difference, pick
+from .ledger import Ledger
+from .session import Wanted, session_of, told
+
+AHEAD = 2
+"""Micro-batches that wait for the flow, at most: one that it takes from, and one behind it."""
+
+LOOK_SECONDS = 0.05
+"""Between two looks at whether a query still runs: each is a call into the virtual machine."""
+
+_TRIGGERS = ("processingTime", "availableNow", "once")
+
+
+def spark(
+    build: Callable[[Any], Any], *, trigger: Mapping[str, Any] | None = None, options: Mapping[str, Any] | None = None,
+    master: str | None = None, remote: str | None = None, conf: Mapping[str, Any] | None = None, session: Any = None,
+) -> "SparkSource":  # fmt: skip
+    """Read a Spark DataFrame: a stream, micro-batch by micro-batch, or one that is settled.
+
+    Parameters
+    ----------
+    build
+        A function that gets a `SparkSession` and returns the DataFrame.
+    trigger
+        When there is a micro-batch, in Spark's words: `{"processingTime": "200 milliseconds"}`, or
+        `{"availableNow": True}` for what is there now, and no more. Without: as soon as the last one is done.
+    options
+        Options of the streaming query, as for `writeStream.options(...)`.
+    master, conf
+        What Spark is started with, if none runs: by default on all cores of this machine. All sources of a process
+        share one session.
+    remote
+        The address of a Spark Connect server, instead.
+    session
+        A session that runs, instead of one that is started here.
+
+    Notes
+    -----
+    Times of Spark's type `timestamp` come as `timestamp[us, tz=UTC]`; those without a zone as `timestamp[us]`. With
+    `run(checkpoint=…)` each micro-batch counts exactly once, whatever Spark reads from: Spark's own checkpoint is kept
+    in the flow's.
+    """
+    if not callable(build):
+        raise FlowError(f"spark: {build!r} is no function; give one that gets a SparkSession and returns a DataFrame")
+    if trigger is not None:
+        _check_trigger(trigger)
+    for name in options or {}:
+        if not isinstance(name, str) or name.lower() == "checkpointlocation":
+            raise FlowError(
+                f"spark: options={{{name!r}: …}}: Spark's checkpoint is kept in the flow's own; give run(checkpoint=…)"
+            )
+    return SparkSource(build, dict(trigger or {}), dict(options or {}), Wanted.of(master, remote, conf, session))
+
+
+def _check_trigger(trigger: Mapping[str, Any]) -> None:
+    if not isinstance(trigger, Mapping) or len(trigger) != 1 or next(iter(trigger)) not in _TRIGGERS:
+        raise FlowError(
+            f'spark: trigger={trigger!r}; give one of {{"processingTime": "200 milliseconds"}} and '
+            '{"availableNow": True}: a continuous one has no micro-batches'
+        )
+
+
+class SparkSource:
+    """A DataFrame; made by `spark`."""
+
+    replayable = True
+    keeps_files = True  # in a folder of its own, if the run has checkpoints
+
+    def __init__(
+        self, build: Callable[[Any], Any], trigger: dict[str, Any], options: dict[str, Any], wanted: Wanted
+    ) -> None:
+        self._build, self._trigger, self._options, self._wanted = build, trigger, options, wanted
+        self._known: pa.Schema | None = None
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of every batch; asked of Spark once."""
+        if self._known is None:
+            self._known = _schema_of(self._frame())
+        return self._known
+
+    def describe(self) -> str:
+        """Name it in a plan."""
+        return f"spark {origin(self._build)}"
+
+    def reader(self, columns: Sequence[str] | None, position: Any = None, folder: str | None = None) -> Reader:
+        """Start the query, or let it go on; `folder`: where the micro-batches are kept."""
+        wanted = pick(self.schema, columns, "spark")
+        frame = self._frame()
+        if how := difference(_schema_of(frame), self.schema):
+            raise SchemaError(f"spark: the DataFrame has changed since the flow was made: {how}")
+        feed = _Feed(frame, wanted, self._trigger, self._options, folder)
+        start = {"batch": 0, "row": 0} if position is None else position
+        try:
+            feed.start(start)
+        except BaseException:
+            feed.close()
+            raise
+        return _SparkReader(feed, start)
+
+    def _frame(self) -> Any:
+        from pyspark.errors import PySparkException
+
+        session = session_of(self._wanted)
+        try:
+            frame = self._build(session)
+        except PySparkException as error:
+            raise SourceError(f"spark: {origin(self._build)}: {told(error)}") from error
+        except DovetailError:
+            raise
+        except Exception as error:  # the user's function may raise anything
+            raise UserFunctionError(f"{origin(self._build)} raised {type(error).__name__}: {error}") from error
+        if not hasattr(type(frame), "isStreaming"):
+            raise FlowError(
+                f"spark: {origin(self._build)} returned {frame!r} of type {type(frame).__name__}; return a DataFrame"
+            )
+        if frame.isStreaming and self._wanted.remote is not None:
+            raise UnsupportedError(
+                "spark: a stream of Spark Connect calls back in the server and not here; give master= in place of "
+                "remote=, or a DataFrame that is no stream"
+            )
+        if not frame.isStreaming and self._trigger:
+            raise FlowError(
+                f"spark: trigger={self._trigger}, and the DataFrame of {origin(self._build)} is no stream; leave it "
+                "out, or read with session.readStream"
+            )
+        return frame
+
+
+def _schema_of(frame: Any) -> pa.Schema:
+    """Return what Arrow calls a DataFrame's columns."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql.pandas.types import to_arrow_type
+
+    fields = []
+    try:
+        spark_fields = list(frame.schema)
+    except PySparkException as error:
+        raise SourceError(f"spark: {told(error)}") from error
+    for field in spark_fields:
+        try:
+            kind = to_arrow_type(field.dataType, error_on_duplicated_field_names_in_struct=True, timezone="UTC")
+        except PySparkException as error:
+            raise UnsupportedError(
+                f"spark: column {field.name!r} is {field.dataType.simpleString()}, which Arrow has no type for; "
+                "leave it out with .drop(...), or cast it"
+            ) from error
+        fields.append(pa.field(field.name, kind))
+    schema = pa.schema(fields)
+    check_unique("spark", schema)
+    return schema
+
+
+class _Stopped(Exception):
+    """Tells Spark that its micro-batch is not wanted any more."""
+
+
+class _Feed:
+    """What Spark brings, in order. Spark's thread puts in, the flow's takes out."""
+
+    def __init__(
+        self, frame: Any, wanted: pa.Schema, trigger: dict[str, Any], options: dict[str, Any], folder: str | None
+    ) -> None:
+        self.frame = frame.select(*(_quoted(name) for name in wanted.names))
+        self.wanted, self.trigger, self.options = wanted, trigger, options
+        self.ledger = None if folder is None else Ledger(folder, "spark")
+        self.temporary = None if folder is not None else tempfile.mkdtemp(prefix="dovetail-spark-query-")
+        self.waiting: deque[tuple[int, pa.Table]] = deque()
+        self.changed = threading.Condition()
+        self.closed = self.taking = False
+        self.failure: BaseException | None = None
+        self.query: Any = None  # of a stream
+        self.thread: threading.Thread | None = None  # that reads what is no stream
+        self.next = 0  # the micro-batch that the flow takes next
+        self.looked = 0.0
+
+    def start(self, position: Mapping[str, int]) -> None:
+        """Have Spark begin, or go on."""
+        from pyspark.errors import PySparkException
+
+        self.next = position["batch"]
+        streaming = self.frame.isStreaming
+        if self.ledger is not None:
+            self.ledger.check(self.next, streaming=streaming)
+        if not streaming:
+            if self.next == 0 and (self.ledger is None or self.ledger.last is None):
+                self.thread = threading.Thread(target=self._read_all, name="dovetail-spark", daemon=True)
+                self.thread.start()
+            return
+        place = self.ledger.query if self.ledger is not None else self.temporary
+        writer = self.frame.writeStream.options(**self.options).option("checkpointLocation", place)
+        if self.trigger:
+            writer = writer.trigger(**self.trigger)
+        try:
+            self.query = writer.foreachBatch(self._take).start()
+        except (PySparkException, ValueError, TypeError) as error:
+            raise SourceError(f"spark: the query does not start: {told(error)}") from error
+
+    def _read_all(self) -> None:
+        with contextlib.suppress(Exception):  # it is kept, and raised where somebody reads
+            self._take(self.frame, 0)
+
+    def _take(self, frame: Any, number: int) -> None:
+        """Take a micro-batch; return when there is room for another. Spark calls this, in a thread of its own."""
+        with self.changed:
+            if self.closed:
+                raise _Stopped
+            self.taking = True
+        try:
+            table = frame.toArrow()
+            if how := difference(table.schema, self.wanted):
+                raise SourceError(f"spark: micro-batch {number} differs from the DataFrame that was begun with: {how}")
+            table = table.select(self.wanted.names).cast(self.wanted)
+            if self.ledger is not None:
+                if self.ledger.has(number, table):
+                    return
+                self.ledger.append(number, table)
+            with self.changed:
+                self.waiting.append((number, table))
+                self.changed.wait_for(lambda: self.closed or len(self.waiting) < AHEAD)
+                if self.closed:
+                    raise _Stopped
+        except BaseException as error:
+            self.failure = self.failure or error
+            raise
+        finally:
+            with self.changed:
+                self.taking = False
+                self.changed.notify_all()
+
+    def batches(self, position: Mapping[str, int]) -> Generator[tuple[pa.RecordBatch | None, Any], None, None]:
+        """Yield batches, each with the position behind it; None where nothing is there yet."""
+        skip, behind = position["row"], dict(position)
+        while True:
+            found = self._next()
+            if found is None:
+                if self._ended():
+                    return
+                yield None, behind
+                continue
+            rows = found.num_rows
+            if skip > rows:
+                raise SourceError(f"spark: micro-batch {self.next} has {rows:,} rows, and {skip:,} were taken of it")
+            at = skip
+            for batch in found.slice(skip).to_batches():
+                at += batch.num_rows
+                behind = {"batch": self.next, "row": at}
+                if at == rows:
+                    self._taken()
+                    behind = {"batch": self.next, "row": 0}
+                yield batch, behind
+            if at == skip:  # no rows, or none that were not taken before
+                self._taken()
+                behind = {"batch": self.next, "row": 0}
+            skip = 0
+
+    def _next(self) -> pa.Table | None:
+        """Return the micro-batch that is next, if it is there."""
+        with self.changed:
+            while self.waiting and self.waiting[0][0] < self.next:
+                self.waiting.popleft()
+            if self.waiting and self.waiting[0][0] == self.next:
+                return self.waiting[0][1]
+        if self.ledger is not None and self.next in self.ledger.files:
+            table = self.ledger.read(self.next)
+            if how := difference(table.schema, self.wanted):
+                raise SourceError(f"spark: micro-batch {self.next} was kept with other columns: {how}")
+            return table
+        return None
+
+    def _taken(self) -> None:
+        with self.changed:
+            if self.waiting and self.waiting[0][0] == self.next:
+                self.waiting.popleft()
+            self.next += 1
+            self.changed.notify_all()
+
+    def _ended(self) -> bool:
+        """Tell whether nothing will come; raise what went wrong."""
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+
+        now = time.monotonic()
+        if self.failure is None and now - self.looked < LOOK_SECONDS:
+            return False
+        self.looked = now
+        if self.failure is not None:
+            raise self._said(self.failure)
+        if self.query is None:
+            over = self.thread is None or not self.thread.is_alive()
+        else:
+            try:
+                over = not self.query.isActive
+                failed = self.query.exception() if over else None
+            except (PySparkException, Py4JError, OSError) as error:
+                raise self._said(error) from error
+            if failed is not None:
+                raise self._said(self.failure or failed)
+        if self.failure is not None:  # it came meanwhile
+            raise self._said(self.failure)
+        with self.changed:
+            there = any(number >= self.next for number, _ in self.waiting)
+        return over and not there and (self.ledger is None or self.next not in self.ledger.files)
+
+    def _said(self, error: BaseException) -> DovetailError:
+        if isinstance(error, DovetailError):
+            return error
+        failure = SourceError(f"spark: {told(error)}")
+        failure.__cause__ = error
+        return failure
+
+    def close(self) -> None:
+        """Stop the query."""
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+
+        with self.changed:
+            self.closed = True
+            self.changed.notify_all()
+        if self.query is not None:
+            with contextlib.suppress(PySparkException, Py4JError, OSError):  # it is over, whatever it says
+                self.query.stop()
+        with self.changed:
+            self.changed.wait_for(lambda: not self.taking)  # the ledger is somebody else's from now on
+        if self.temporary is not None:
+            shutil.rmtree(self.temporary, ignore_errors=True)
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+class _SparkReader(BatchReader):
+    """Reads what a feed brings."""
+
+    def __init__(self, feed: _Feed, position: Mapping[str, int]) -> None:
+        super().__init__(feed.batches(position), "spark", dict(position))
+        self._feed = feed
+
+    def forget(self, position: Any) -> None:
+        """Rows before a position will not be asked for again."""
+        if self._feed.ledger is not None:
+            self._feed.ledger.forget(position["batch"])
+
+    def close(self) -> None:
+        """Stop the query."""
+        super().close()
+        self._feed.close()

