@@ -10,7 +10,7 @@ SANITIZED := ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc \
 .PHONY: demo test faults lint simulate bench bench-engine bench-recovery bench-state bench-claims sanitize fuzz clean
 
 demo: $(VENV)/.ready
-	$(BIN)/python examples/power.py
+	$(BIN)/python examples/spark_power.py
 
 test: $(VENV)/.ready
 	$(BIN)/python -m pytest tests -n 2 --dist loadgroup

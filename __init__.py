@@ -49,6 +49,7 @@ __all__ = [
     "sliding",
     "source",
     "spark",
+    "spark_join",
     "state",
     "synthetic",
     "tumbling",
@@ -76,6 +77,7 @@ from .errors import (
     WindowError,
     WorkerError,
 )
+from .in_spark import spark_join
 from .ingest import call, collect, csv, memory, null, parquet, show, sink, source, spark, synthetic
 from .operators.contracts import END_OF_SOURCE, Delivery
 from .operators.event_windows import session, sliding, tumbling

@@ -427,7 +427,8 @@ class Stream:
         other
             The right side. The same `Stream` object is a self-join: (a, b) and (b, a), never (a, a).
         on
-            A predicate, or a list of them that must all hold.
+            A predicate, or a list of them that must all hold: expressions, or texts in SQL's words, such as
+            `"l.rack < r.rack AND abs(l.x - r.x) <= 5"`.
         window
             `dt.last(…)` for both sides, or a pair: what is kept of the left, what is kept of the right.
         how

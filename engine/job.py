@@ -50,6 +50,10 @@ class Job:
                 raise TimeoutError(f"flow {self.name!r} still runs after {timeout:g} s") from None
             raise
 
+    def when_ended(self, tell: Callable[["Future[Result]"], None]) -> None:
+        """Have a function called when it has ended, with a future that has its result or its error."""
+        self._result.add_done_callback(tell)
+
     def status(self) -> Status:
         """Look at it."""
         status: Status = self._ask("status")

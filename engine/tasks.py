@@ -123,8 +123,9 @@ class ReadTask(Task):
         """Begin to read, or go on at the place that was restored."""
         if not self.ended:
             where = () if self.place is None else (self.place,)  # who cannot go on need not know the word
-            files = {} if self.folder is None else {"folder": self.folder}
-            self.reader = self.node.source.reader(self.columns, *where, **files)
+            source = self.node.source
+            more = {"folder": self.folder, "time": self.node.time} if getattr(source, "keeps_files", False) else {}
+            self.reader = source.reader(self.columns, *where, **more)
 
     def snapshot(self) -> dict[str, Any]:
         """Also where it stands in the source, and rows that wait for their turn."""

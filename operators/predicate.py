@@ -34,6 +34,7 @@ from .contradictions import refuse_contradictions
 from .evaluate import UINT64_MAX, Columns, truth
 from .expressions import FLIPPED, Expression
 from .linear import negated
+from .predicate_text import predicate_of
 from .ranges import OTHER, Ends, Half, KeyArray, StoredKey, halves
 
 
@@ -132,7 +133,7 @@ def plan_predicate(on: Any, schemas: dict[str, pa.Schema], where: str) -> JoinPr
     Parameters
     ----------
     on
-        A predicate, or a list of them that must all hold.
+        A predicate, or a list of them that must all hold; each as an expression or as a text.
     schemas
         Under 'left' and 'right'.
     where
@@ -140,7 +141,8 @@ def plan_predicate(on: Any, schemas: dict[str, pa.Schema], where: str) -> JoinPr
     """
     predicates = list(on) if isinstance(on, list | tuple) else [on]
     conjuncts: list[Bound] = []
-    for predicate in predicates:
+    for given in predicates:
+        predicate = predicate_of(given) if isinstance(given, str) else given
         if isinstance(predicate, bool) or not isinstance(predicate, Expression):
             hint = " (was it written with `and`, or compared with ==?)" if isinstance(predicate, bool) else ""
             raise PredicateError(

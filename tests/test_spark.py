@@ -158,6 +158,19 @@ def test_a_frame_without_rows_ends(spark):
     assert flow.run().steps["s"].rows_in == 0
 
 
+def test_no_row_is_late_because_of_another_of_its_micro_batch(tmp_path):
+    """Spark takes the largest file first."""
+    folder = tmp_path / "a"
+    folder.mkdir()
+    for i, rows in enumerate((100, 3000, 500)):
+        pq.write_table(rows_of(10_000 * i, rows), folder / f"f{i}.parquet")
+    sink, flow = dt.collect(), dt.Flow("sorted")
+    flow.read(dt.spark(stream(folder, per=9), trigger=NOW), name="s", time="t").write(sink)
+    assert flow.run().steps["s"].late == 0
+    ids = sink.table().column("id").to_pylist()
+    assert len(ids) == 3600 and ids == sorted(ids)
+
+
 # Exactly once -------------------------------------------------------------------------------------------------------
 
 
@@ -481,3 +494,111 @@ def test_a_run_that_is_stopped_stops_spark(folder, spark):
     job.wait()
     assert not spark.streams.active
     assert not [each for each in threading.enumerate() if each.name == "dovetail-spark"]
+
+
+# From within Spark --------------------------------------------------------------------------------------------------
+
+
+def frames(folder, spark, streaming):
+    if streaming:
+        return [stream(folder / side)(spark) for side in ("a", "b")]
+    return [spark.read.schema(SCHEMA).parquet(str(folder / side)).orderBy("t") for side in ("a", "b")]
+
+
+def same(rows, expected):
+    return [(row["id"], row["id_right"]) for row in rows] == [tuple(row.values()) for row in expected.to_pylist()]
+
+
+def conditions(one, two):
+    from pyspark.sql import functions as F
+
+    return {
+        "text": "abs(l.x - r.x) <= 1",
+        "frames": F.abs(one.x - two.x) <= 1,
+        "names": (F.col("l.x") - F.col("r.x") <= 1) & (F.col("l.x") - F.col("r.x") >= F.lit(-1)),
+        "sql": F.expr("abs(l.x - r.x) <= 1"),
+        "dovetail": (left.x - right.x).abs() <= 1,
+    }
+
+
+@pytest.mark.parametrize("way", ["text", "frames", "names", "sql", "dovetail"])
+def test_two_frames_make_a_frame(folder, spark, expected, way):
+    one, two = frames(folder, spark, streaming=False)
+    found = dt.spark_join(one, two, on=conditions(one, two)[way], window=dt.last(300), time="t")
+    assert not found.isStreaming
+    assert same(found.select("id", "id_right").collect(), expected)
+    assert dict(found.dtypes)["t"] == "timestamp"
+
+
+def test_two_streams_make_a_stream(folder, spark, expected, tmp_path):
+    one, two = frames(folder, spark, streaming=True)
+    found = dt.spark_join(
+        one, two, on=[one.x - two.x <= 1, one.x - two.x >= -1], window=dt.last(300), time=("t", "t"), trigger=NOW,
+        output=str(tmp_path / "out"), checkpoint=str(tmp_path / "ck"), workers=2,
+    )  # fmt: skip
+    assert found.isStreaming
+    found.job.wait(120)
+    query = (
+        found.select("id", "id_right")
+        .writeStream.format("memory")
+        .queryName("pairs")
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    pairs = expected.to_pydict()
+    assert sorted(map(tuple, spark.table("pairs").collect())) == sorted(zip(*pairs.values(), strict=True))
+
+
+WRONG_JOINS = {
+    "not": (lambda F, a, b: ~(a.x < b.x), "there is no NOT"),
+    "whose": (lambda F, a, b: F.col("x") < b.x, "whose is 'x'?"),
+    "a function": (lambda F, a, b: F.sqrt(a.x) < b.x, r"sqrt\(…\) has no counterpart"),
+    "text": (lambda F, a, b: "x < 3", "say of which side a column is"),
+    "nothing": (lambda F, a, b: True, "is not a predicate"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_JOINS)
+def test_a_condition_that_cannot_be_translated_is_a_sentence(folder, spark, case):
+    from pyspark.sql import functions as F
+
+    make, says = WRONG_JOINS[case]
+    one, two = frames(folder, spark, streaming=False)
+    with pytest.raises(dt.FlowError, match=says):
+        dt.spark_join(one, two, on=make(F, one, two), window=dt.last(3), time="t")
+
+
+def test_frames_that_cannot_be_joined(folder, spark, tmp_path):
+    one, two = frames(folder, spark, streaming=False)
+    moving, _ = frames(folder, spark, streaming=True)
+    both = {"on": "l.x < r.x", "window": dt.last(3), "time": "t"}
+    with pytest.raises(dt.FlowError, match="one DataFrame is a stream, and the other is not"):
+        dt.spark_join(one, moving, **both)
+    with pytest.raises(dt.FlowError, match="left_df=3 is no DataFrame"):
+        dt.spark_join(3, two, **both)
+    with pytest.raises(dt.FlowError, match="checkpoint= without output="):
+        dt.spark_join(one, two, checkpoint=str(tmp_path), **both)
+    with pytest.raises(dt.FlowError, match="both frames have it"):
+        dt.spark_join(one, one, **{**both, "on": one.x < one.x})
+
+
+def test_readers_of_the_results_never_see_half_of_a_file(folder, spark, expected, tmp_path):
+    """While the flow writes, what others see is a beginning of the results, in order."""
+    duckdb = pytest.importorskip("duckdb")
+    one, two = frames(folder, spark, streaming=True)
+    out = tmp_path / "out"
+    found = dt.spark_join(
+        one, two, on="abs(l.x - r.x) <= 1", window=dt.last(300), time="t", trigger=NOW, output=str(out), every="10ms"
+    )
+    pairs, seen = expected.to_pylist(), set()
+    while found.job.running:
+        names = sorted(str(path) for path in out.glob("*.parquet"))
+        if not names:
+            continue
+        rows = duckdb.sql(f"SELECT id, id_right FROM read_parquet({names})").fetchall()
+        seen.add(len(rows))
+        assert [dict(zip(("id", "id_right"), row, strict=True)) for row in rows] == pairs[: len(rows)]
+    found.job.wait()
+    count = spark.read.parquet(str(out)).count()
+    assert count == len(pairs) and len(seen) > 1

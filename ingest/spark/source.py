@@ -7,13 +7,16 @@ the flow takes them. It returns when there is room for the next one: that is how
 number of a micro-batch and of a row in it; what lies between a position and the ledger's end is read from there, and
 Spark goes on behind it.
 
+To Spark a micro-batch is a set: it packs files into partitions by their size. So that no row is late because of another
+that came along with it, the rows of a micro-batch are put in the order of their times here.
+
 A DataFrame that is not a stream is one micro-batch.
 
 Cost: rows come through the driver, as `toArrow` brings them, and are copied once, into the ledger. The other ways are
 compared with it in `tests/bench/spark.py`.
 """
 
-__all__ = ["SparkSource", "spark"]
+__all__ = ["SparkSource", "spark", "spark_schema"]
 
 import contextlib
 import shutil
@@ -25,6 +28,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ...errors import DovetailError, FlowError, SchemaError, SourceError, UnsupportedError, UserFunctionError
 from ...operators.contracts import Reader
@@ -69,7 +73,8 @@ def spark(
     -----
     Times of Spark's type `timestamp` come as `timestamp[us, tz=UTC]`; those without a zone as `timestamp[us]`. With
     `run(checkpoint=…)` each micro-batch counts exactly once, whatever Spark reads from: Spark's own checkpoint is kept
-    in the flow's.
+    in the flow's. The rows of a micro-batch come in the order of their times, as Spark knows none; what is out of order
+    between micro-batches wants a `delay=`, as from any source.
     """
     if not callable(build):
         raise FlowError(f"spark: {build!r} is no function; give one that gets a SparkSession and returns a DataFrame")
@@ -114,13 +119,15 @@ class SparkSource:
         """Name it in a plan."""
         return f"spark {origin(self._build)}"
 
-    def reader(self, columns: Sequence[str] | None, position: Any = None, folder: str | None = None) -> Reader:
-        """Start the query, or let it go on; `folder`: where the micro-batches are kept."""
+    def reader(
+        self, columns: Sequence[str] | None, position: Any = None, folder: str | None = None, time: str | None = None
+    ) -> Reader:
+        """Start the query, or let it go on; `folder`: where micro-batches are kept; `time`: what they are sorted by."""
         wanted = pick(self.schema, columns, "spark")
         frame = self._frame()
         if how := difference(_schema_of(frame), self.schema):
             raise SchemaError(f"spark: the DataFrame has changed since the flow was made: {how}")
-        feed = _Feed(frame, wanted, self._trigger, self._options, folder)
+        feed = _Feed(frame, wanted, self._trigger, self._options, folder, time)
         start = {"batch": 0, "row": 0} if position is None else position
         try:
             feed.start(start)
@@ -182,6 +189,17 @@ def _schema_of(frame: Any) -> pa.Schema:
     return schema
 
 
+def spark_schema(schema: pa.Schema) -> Any:
+    """Return what Spark calls the columns of Arrow's."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    try:
+        return from_arrow_schema(schema)
+    except PySparkException as error:
+        raise UnsupportedError(f"spark: {told(error)}") from error
+
+
 class _Stopped(Exception):
     """Tells Spark that its micro-batch is not wanted any more."""
 
@@ -190,10 +208,11 @@ class _Feed:
     """What Spark brings, in order. Spark's thread puts in, the flow's takes out."""
 
     def __init__(
-        self, frame: Any, wanted: pa.Schema, trigger: dict[str, Any], options: dict[str, Any], folder: str | None
-    ) -> None:
+        self, frame: Any, wanted: pa.Schema, trigger: dict[str, Any], options: dict[str, Any], folder: str | None,
+        time: str | None,
+    ) -> None:  # fmt: skip
         self.frame = frame.select(*(_quoted(name) for name in wanted.names))
-        self.wanted, self.trigger, self.options = wanted, trigger, options
+        self.wanted, self.trigger, self.options, self.time = wanted, trigger, options, time
         self.ledger = None if folder is None else Ledger(folder, "spark")
         self.temporary = None if folder is not None else tempfile.mkdtemp(prefix="dovetail-spark-query-")
         self.waiting: deque[tuple[int, pa.Table]] = deque()
@@ -241,7 +260,7 @@ class _Feed:
             table = frame.toArrow()
             if how := difference(table.schema, self.wanted):
                 raise SourceError(f"spark: micro-batch {number} differs from the DataFrame that was begun with: {how}")
-            table = table.select(self.wanted.names).cast(self.wanted)
+            table = _sorted(table.select(self.wanted.names).cast(self.wanted), self.time)
             if self.ledger is not None:
                 if self.ledger.has(number, table):
                     return
@@ -355,6 +374,17 @@ class _Feed:
             self.changed.wait_for(lambda: not self.taking)  # the ledger is somebody else's from now on
         if self.temporary is not None:
             shutil.rmtree(self.temporary, ignore_errors=True)
+
+
+def _sorted(table: pa.Table, time: str | None) -> pa.Table:
+    """Put rows in the order of their times; those of one time keep theirs."""
+    if time is None or table.num_rows < 2:
+        return table
+    times = table.column(time)
+    before, after = times.slice(0, table.num_rows - 1), times.slice(1)
+    if times.null_count == 0 and pc.all(pc.less_equal(before, after)).as_py():
+        return table
+    return table.take(pc.sort_indices(times))
 
 
 def _quoted(name: str) -> str:

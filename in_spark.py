@@ -1,0 +1,127 @@
+"""For those who work in Spark: a join of two of its DataFrames that Spark itself refuses, and a DataFrame again.
+
+The flow that does it is an ordinary one: two `dt.spark` sources, a join, and a folder of Parquet, which Spark reads.
+Two streams make a stream: the flow runs beside it, until somebody stops it or Python ends.
+"""
+
+__all__ = ["spark_join"]
+
+import atexit
+import contextlib
+import functools
+import os
+import sys
+import tempfile
+from collections.abc import Mapping
+from typing import Any
+
+from .config import Options
+from .engine import Flow, Job
+from .errors import DovetailError, FlowError
+from .ingest import parquet, spark
+
+
+def spark_join(
+    left_df: Any, right_df: Any, *, on: Any, window: Any, time: Any = None, delay: Any = "0s", how: str = "inner",
+    suffix: str = "_right", output: str | None = None, checkpoint: str | None = None, workers: int = 1,
+    trigger: Mapping[str, Any] | None = None, every: Any = "1s", options: Options | None = None,
+) -> Any:  # fmt: skip
+    """Join two DataFrames of Spark on any comparison, over sliding windows; return a DataFrame.
+
+    Parameters
+    ----------
+    left_df, right_df
+        Both streams, or both settled.
+    on
+        A condition, or a list of them that must all hold: in Spark's columns (`left_df.rack < right_df.rack`, or
+        `F.col("l.rack") < F.col("r.rack")`), as text (`"l.rack < r.rack AND l.cooling > r.cooling"`), or with
+        `dovetail.left` and `dovetail.right`.
+    window, how, suffix
+        As for `Stream.join`.
+    time
+        The column of the event time; a pair of them, if they are called differently.
+    delay
+        How far out of order rows may come.
+    output
+        The folder for the results; without, one that goes when Python ends.
+    checkpoint, workers, every, options
+        As for `Flow.run`. With `checkpoint` and `output` a stream goes on after a crash, each result once.
+    trigger
+        Of the streams, in Spark's words: `{"availableNow": True}` for what is there now, and no more.
+
+    Returns
+    -------
+    A DataFrame: of two streams a stream, which grows while the flow runs; else one that is complete. Its `job` is the
+    flow (`.status()`, `.stop()`), and tells what went wrong.
+    """
+    streams = [_is_stream(frame, name) for frame, name in ((left_df, "left_df"), (right_df, "right_df"))]
+    if streams[0] != streams[1]:
+        raise FlowError("spark_join: one DataFrame is a stream, and the other is not; read both with readStream")
+    if checkpoint is not None and output is None:
+        raise FlowError("spark_join: checkpoint= without output=: results must be somewhere after a crash, too")
+    session = left_df.sparkSession
+    out = output or os.path.join(tempfile.mkdtemp(prefix="dovetail-spark-join-"), "results")
+    times = time if isinstance(time, tuple | list) else (time, time)
+    if len(times) != 2:
+        raise FlowError(f"spark_join: time={time!r}; give a column, or two: (of the left, of the right)")
+    flow = Flow("spark_join")
+    sides = []
+    for frame, name, column in ((left_df, "left", times[0]), (right_df, "right", times[1])):
+        source = spark(functools.partial(_given, frame), trigger=trigger, session=session)
+        more = {} if column is None else {"time": column, "delay": delay}
+        sides.append(flow.read(source, name=name, **more))
+    conditions = list(on) if isinstance(on, list | tuple) else [on]
+    conditions = [_condition(each, left_df, right_df) for each in conditions]
+    joined = sides[0].join(sides[1], on=conditions, window=window, how=how, suffix=suffix, name="join")
+    joined.write(parquet(out))
+    arguments: dict[str, Any] = {"checkpoint": checkpoint, "workers": workers, "every": every, "options": options}
+    if not streams[0]:
+        flow.run(**arguments)
+        return session.read.schema(_spark_schema(joined.schema)).parquet(out)
+    os.makedirs(out, exist_ok=True)
+    results = session.readStream.schema(_spark_schema(joined.schema)).parquet(out)
+    results.job = _watched(flow.start(**arguments))
+    return results
+
+
+def _given(frame: Any, _: Any) -> Any:
+    return frame
+
+
+def _is_stream(frame: Any, name: str) -> bool:
+    found = getattr(type(frame), "isStreaming", None)
+    if found is None or not hasattr(frame, "_jdf"):
+        raise FlowError(f"spark_join: {name}={frame!r} is no DataFrame of a Spark that runs in this process")
+    return bool(frame.isStreaming)
+
+
+def _condition(on: Any, left_df: Any, right_df: Any) -> Any:
+    if not hasattr(on, "_jc"):
+        return on
+    from .ingest.spark.columns import expression_of
+
+    return expression_of(on, left_df, right_df)
+
+
+def _spark_schema(schema: Any) -> Any:
+    from .ingest.spark.source import spark_schema
+
+    return spark_schema(schema)
+
+
+def _watched(job: Job) -> Job:
+    """Have a flow's end told, as its results alone would only cease; and stop it when Python ends."""
+
+    def tell(ended: Any) -> None:
+        error = ended.exception()
+        if isinstance(error, DovetailError):
+            sys.stderr.write(f"dovetail: spark_join has ended: {error}\n")
+
+    job.when_ended(tell)
+    atexit.register(_stop, job)
+    return job
+
+
+def _stop(job: Job) -> None:
+    with contextlib.suppress(DovetailError):  # it was told already
+        job.stop()
