@@ -38,7 +38,7 @@ _COMPARISONS = {"=": "__eq__", "==": "__eq__", "<>": "__ne__", "!=": "__ne__", "
 def predicate_of(text: str) -> Expression:
     """Read a predicate.
 
-    >>> predicate_of("l.rack < r.rack AND abs(l.x - r.x) <= 2.5")
+    >>> print(predicate_of("l.rack < r.rack AND abs(l.x - r.x) <= 2.5"))
     (left.rack < right.rack) & ((left.x - right.x).abs() <= 2.5)
     """
     return _Text(text).read()
