@@ -7,7 +7,7 @@ NATIVE := setup.py setup.cfg pyproject.toml $(wildcard state/*.hpp state/*.cc st
 SANITIZED := ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc \
 	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)"
 
-.PHONY: demo test faults lint simulate bench bench-engine bench-recovery bench-state bench-claims sanitize fuzz clean
+.PHONY: demo test faults lint simulate bench bench-engine bench-recovery bench-spark bench-state bench-claims sanitize fuzz clean
 
 demo: $(VENV)/.ready
 	$(BIN)/python examples/spark_power.py
@@ -52,6 +52,10 @@ bench-engine: $(VENV)/.ready
 # Checkpoints, kills and savepoints, in some twenty minutes; writes docs/recovery.svg.
 bench-recovery: $(VENV)/.ready
 	$(BIN)/python -m tests.bench.recovery
+
+# Rows through Spark, and what Spark does by itself, in some fifteen minutes.
+bench-spark: $(VENV)/.ready
+	$(BIN)/python -m tests.bench.spark
 
 # Needs Abseil for comparison (Debian: libabsl-dev).
 bench-state: $(VENV)/.ready
