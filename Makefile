@@ -7,7 +7,7 @@ NATIVE := setup.py setup.cfg pyproject.toml $(wildcard state/*.hpp state/*.cc st
 SANITIZED := ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc \
 	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)"
 
-.PHONY: demo test faults lint simulate bench bench-engine bench-recovery bench-spark bench-state bench-claims sanitize fuzz clean
+.PHONY: demo test faults faults-spark lint simulate bench bench-engine bench-recovery bench-spark bench-state bench-claims sanitize fuzz clean
 
 demo: $(VENV)/.ready
 	$(BIN)/python examples/spark_power.py
@@ -19,6 +19,10 @@ test: $(VENV)/.ready
 # `make test` has a few of them; all take some twenty minutes on two cores.
 faults: $(VENV)/.ready
 	DOVETAIL_FAULTS=all $(BIN)/python -m pytest tests/faults -n 2
+
+# The same of Spark's, of which each takes half a minute: twenty minutes in all.
+faults-spark: $(VENV)/.ready
+	DOVETAIL_FAULTS=all $(BIN)/python -m pytest tests/test_spark.py -k kill
 
 lint: $(VENV)/.ready
 	$(BIN)/python -m pytest tests/test_house.py -q -k "ruff or mypy or arrows"

@@ -4,6 +4,7 @@ One Spark runs for all tests of this file; those that kill it do so in processes
 """
 
 import contextlib
+import itertools
 import os
 import shutil
 import signal
@@ -237,14 +238,17 @@ def test_a_frame_that_is_no_stream_is_read_once(folder, spark, tmp_path):
 
 
 KILLED = """
-    import os, signal, sys, threading, time
+    import os, signal, sys
     sys.path.insert(0, {tests!r})
     import dovetail as dt
     from pathlib import Path
-    from dovetail.ingest.spark import ledger, source, session
+    from dovetail.engine.checkpoints import Checkpoints
+    from dovetail.ingest.spark import session
+    from dovetail.ingest.spark.ledger import Ledger
+    from pyspark.sql.classic.dataframe import DataFrame
     from test_spark import band
 
-    def strike(when):
+    def strike():
         if os.path.exists({once!r}):
             return
         Path({once!r}).touch()
@@ -252,36 +256,48 @@ KILLED = """
             os.kill(os.getpid(), signal.SIGKILL)
         session._Ours.session.sparkContext._gateway.proc.kill()
 
-    before = ledger.Ledger.append
-    calls = []
-    def append(self, number, table):
-        calls.append(number)
-        if {where!r} == "before" and len(calls) == 5:
-            strike("before")
-        before(self, number, table)
-        if {where!r} == "after" and len(calls) == 5:
-            strike("after")
-    ledger.Ledger.append = append
+    owner, name = {point!r}.split(".")
+    owner, calls = {{"Ledger": Ledger, "Checkpoints": Checkpoints, "DataFrame": DataFrame}}[owner], []
+    real = getattr(owner, name)
+
+    def stricken(*args, **kwargs):
+        calls.append(1)
+        if (len(calls), {when!r}) == ({nth}, "before"):
+            strike()
+        found = real(*args, **kwargs)
+        if (len(calls), {when!r}) == ({nth}, "after"):
+            strike()
+        return found
+
+    setattr(owner, name, stricken)
     band(Path({folder!r}), dt.parquet({out!r})).run(checkpoint={ck!r}, every="50ms")
 """
 
+POINTS = ("DataFrame.toArrow", "Ledger.append", "Ledger.has", "Ledger.forget", "Checkpoints._made")
+KILLS = [("run", "Ledger.append", "after", 5), ("jvm", "Ledger.append", "after", 5)]
+if os.environ.get("DOVETAIL_FAULTS") == "all":
+    KILLS = list(itertools.product(("run", "jvm"), POINTS, ("before", "after"), (1, 4)))
 
-def killed(folder, tmp_path, what, where):
+
+def killed(folder, tmp_path, what, point, when, nth):
     """Run the flow in a process in which something is killed at a step; return how it ended."""
     script = textwrap.dedent(KILLED).format(
-        tests=str(Path(__file__).parent), once=str(tmp_path / "once"), what=what, where=where, folder=str(folder),
-        out=str(tmp_path / "out"), ck=str(tmp_path / "ck"),
+        tests=str(Path(__file__).parent), once=str(tmp_path / "once"), what=what, point=point, when=when, nth=nth,
+        folder=str(folder), out=str(tmp_path / "out"), ck=str(tmp_path / "ck"),
     )  # fmt: skip
     return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=False)
 
 
-@pytest.mark.parametrize(("what", "where"), [("run", "after"), ("jvm", "after")])
-def test_a_kill_loses_and_doubles_nothing(folder, expected, tmp_path, what, where):
-    ended = killed(folder, tmp_path, what, where)
-    assert (tmp_path / "once").exists(), ended.stderr
-    if what == "run":
+@pytest.mark.parametrize("case", KILLS, ids=lambda case: "-".join(map(str, case)))
+def test_a_kill_loses_and_doubles_nothing(folder, expected, tmp_path, case):
+    ended = killed(folder, tmp_path, *case)
+    assert (tmp_path / "once").exists(), ended.stderr  # else nothing was killed
+    if case[0] == "run":
         assert ended.returncode == -signal.SIGKILL
-        ended = killed(folder, tmp_path, what, where)
+        ended = killed(folder, tmp_path, *case)
+    else:
+        assert "the Java virtual machine of Spark is gone" in ended.stderr
+        assert len(ended.stderr.splitlines()) < 6, ended.stderr
     assert ended.returncode == 0, ended.stderr
     assert pq.read_table(tmp_path / "out").equals(expected)
 

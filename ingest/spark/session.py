@@ -137,7 +137,9 @@ def _started(wanted: Wanted) -> Any:
         atexit.register(shutil.rmtree, _Ours.folder, ignore_errors=True)
     os.environ["JAVA_HOME"] = find_java(Path(_Ours.folder))
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else executors take the python3 of PATH
-    logging.getLogger("py4j").addHandler(logging.NullHandler())  # what goes wrong there is told by who notices
+    # What goes wrong between here and there is told by who notices; py4j would write pages of it.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    logging.getLogger().addFilter(lambda record: "py4j" not in record.pathname)
     _Ours.log = os.path.join(tempfile.gettempdir(), f"dovetail-spark-{os.getpid()}.log")
     settings = {**CONF, "spark.master": wanted.master or "local[*]", "spark.app.name": "dovetail", **dict(wanted.conf)}
     conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
@@ -201,9 +203,11 @@ def _drop() -> None:
 
 def is_lost(error: BaseException) -> bool:
     """Tell whether an error says that the virtual machine is gone."""
-    from py4j.protocol import Py4JNetworkError
+    from py4j.protocol import Py4JError, Py4JJavaError
 
-    return isinstance(error, Py4JNetworkError | ConnectionError)
+    if isinstance(error, Py4JError):  # what comes from over there has a trace, or is Java's
+        return not isinstance(error, Py4JJavaError) and "Trace:" not in str(error)
+    return isinstance(error, ConnectionError)
 
 
 _EMPTY = ("An error occurred while calling ", "Exception thrown in awaitResult", "Job aborted due to stage failure")
