@@ -34,6 +34,7 @@ class Result:
     outcome: str
     seconds: float
     steps: dict[str, StepReport] = field(default_factory=dict)
+    rows_before: int = 0  # of `rows_in`, those that earlier attempts or runs have read
 
     @property
     def rows_in(self) -> int:
@@ -52,8 +53,8 @@ class Result:
 
     @property
     def rate(self) -> float:
-        """Rows read in a second."""
-        return self.rows_in / self.seconds if self.seconds else 0.0
+        """Rows read in a second, by this run alone."""
+        return (self.rows_in - self.rows_before) / self.seconds if self.seconds else 0.0
 
     def __str__(self) -> str:
         head = ("step", "kind", "rows in", "rows out", "late", "watermark")

@@ -444,7 +444,7 @@ class Runner:
             workers=self.workers.count if self.workers else 1,
             checkpoint=self.keeper.number if self.keeper else None,
             attempt=self.keeper.coordinator.generation + 1 if self.keeper else 1,
-            rows_before=sum(state.rows_before for state in self._sources()),
+            rows_before=self._rows_before(),
         )  # fmt: skip
 
     def result(self, outcome: str) -> Result:
@@ -456,7 +456,10 @@ class Runner:
             )
             for task in self.graph.tasks
         }  # fmt: skip
-        return Result(self.name, outcome, self.clock() - self.started, steps)
+        return Result(self.name, outcome, self.clock() - self.started, steps, self._rows_before())
+
+    def _rows_before(self) -> int:
+        return sum(state.rows_before for state in self._sources())
 
     def _sources(self) -> list[SourceState]:
         return [state for group in self.groups for state in group]

@@ -210,6 +210,7 @@ def test_a_result_as_text():
         "out   write   11,999         0        end",
     ]
     assert Result("f", "finished", 0.0).rate == 0.0
+    assert Result("f", "finished", 2.0, steps, Result("f", "finished", 2.0, steps).rows_in).rate == 0.0
 
 
 def test_a_status_has_the_watermark_of_the_source_that_is_furthest_behind():

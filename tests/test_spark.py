@@ -216,6 +216,14 @@ def test_a_savepoint_goes_on_in_another_folder(folder, expected, tmp_path):
     assert pq.read_table(out).equals(expected)
 
 
+def test_another_number_of_workers_in_the_middle(folder, expected, tmp_path):
+    job = crashing(folder, tmp_path / "out", None).start(checkpoint=str(tmp_path / "ck"), every="50ms")
+    with contextlib.suppress(dt.JobError):  # it may have ended
+        job.rescale(2)
+    assert job.wait().outcome == "finished"
+    assert pq.read_table(tmp_path / "out").equals(expected)
+
+
 def test_a_frame_that_is_no_stream_is_read_once(folder, spark, tmp_path):
     def flow(after):
         made = dt.Flow("all")
