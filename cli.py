@@ -120,9 +120,10 @@ def _run(given: argparse.Namespace, arguments: Sequence[str]) -> int:
         under_supervision(JobFolder(given.under))
     flow = load(given.flow)
     progress = None if given.quiet or given.under else Progress(sys.stderr)
-    go = flow._ready(
-        given.workers, given.checkpoint, given.fresh, given.savepoint, given.every, None, progress
-    )  # what can be found to be wrong is found here
+    rescaled = JobFolder(given.under).read("rescaled") if given.under else None
+    workers = given.workers if rescaled is None else rescaled["workers"]
+    # What can be found to be wrong is found here.
+    go = flow._ready(workers, given.checkpoint, given.fresh, given.savepoint, given.every, None, progress)
     if given.detach:
         return _detach(flow, given, arguments)
     folder = JobFolder(given.under) if given.under else _claimed(flow, given, arguments)

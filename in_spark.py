@@ -10,7 +10,7 @@ import atexit
 import contextlib
 import functools
 import os
-import sys
+import shutil
 import tempfile
 from collections.abc import Mapping
 from typing import Any
@@ -22,7 +22,7 @@ from .ingest import parquet, spark
 
 
 def spark_join(
-    left_df: Any, right_df: Any, *, on: Any, window: Any, time: Any = None, delay: Any = "0s", how: str = "inner",
+    left_df: Any, right_df: Any, *, on: Any, window: Any, time: Any = None, delay: Any = None, how: str = "inner",
     suffix: str = "_right", output: str | None = None, checkpoint: str | None = None, workers: int = 1,
     trigger: Mapping[str, Any] | None = None, every: Any = "1s", options: Options | None = None,
 ) -> Any:  # fmt: skip
@@ -51,8 +51,8 @@ def spark_join(
 
     Returns
     -------
-    A DataFrame: of two streams a stream, which grows while the flow runs; else one that is complete. Its `job` is the
-    flow (`.status()`, `.stop()`), and tells what went wrong.
+    A DataFrame. Of two streams it is a stream, which grows while the flow runs, and its `job` is that flow:
+    `.status()`, `.stop()`. Else it is complete.
     """
     streams = [_is_stream(frame, name) for frame, name in ((left_df, "left_df"), (right_df, "right_df"))]
     if streams[0] != streams[1]:
@@ -60,16 +60,18 @@ def spark_join(
     if checkpoint is not None and output is None:
         raise FlowError("spark_join: checkpoint= without output=: results must be somewhere after a crash, too")
     session = left_df.sparkSession
-    out = output or os.path.join(tempfile.mkdtemp(prefix="dovetail-spark-join-"), "results")
+    if trigger is not None and not streams[0]:
+        raise FlowError(f"spark_join: trigger={trigger!r}, and the DataFrames are no streams; leave it out")
+    out = output or _temporary()
     times = time if isinstance(time, tuple | list) else (time, time)
     if len(times) != 2:
         raise FlowError(f"spark_join: time={time!r}; give a column, or two: (of the left, of the right)")
     flow = Flow("spark_join")
     sides = []
-    for frame, name, column in ((left_df, "left", times[0]), (right_df, "right", times[1])):
+    for frame, side, column in ((left_df, "left", times[0]), (right_df, "right", times[1])):
         source = spark(functools.partial(_given, frame), trigger=trigger, session=session)
-        more = {} if column is None else {"time": column, "delay": delay}
-        sides.append(flow.read(source, name=name, **more))
+        more = {name: value for name, value in (("time", column), ("delay", delay)) if value is not None}
+        sides.append(flow.read(source, name=side, **more))
     conditions = list(on) if isinstance(on, list | tuple) else [on]
     conditions = [_condition(each, left_df, right_df) for each in conditions]
     joined = sides[0].join(sides[1], on=conditions, window=window, how=how, suffix=suffix, name="join")
@@ -80,7 +82,8 @@ def spark_join(
         return session.read.schema(_spark_schema(joined.schema)).parquet(out)
     os.makedirs(out, exist_ok=True)
     results = session.readStream.schema(_spark_schema(joined.schema)).parquet(out)
-    results.job = _watched(flow.start(**arguments))
+    results.job = flow.start(**arguments)
+    atexit.register(_stop, results.job)  # before its folder goes
     return results
 
 
@@ -109,17 +112,10 @@ def _spark_schema(schema: Any) -> Any:
     return spark_schema(schema)
 
 
-def _watched(job: Job) -> Job:
-    """Have a flow's end told, as its results alone would only cease; and stop it when Python ends."""
-
-    def tell(ended: Any) -> None:
-        error = ended.exception()
-        if isinstance(error, DovetailError):
-            sys.stderr.write(f"dovetail: spark_join has ended: {error}\n")
-
-    job.when_ended(tell)
-    atexit.register(_stop, job)
-    return job
+def _temporary() -> str:
+    folder = tempfile.mkdtemp(prefix="dovetail-spark-join-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return os.path.join(folder, "results")
 
 
 def _stop(job: Job) -> None:

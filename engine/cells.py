@@ -221,7 +221,8 @@ class Workers:
         error: DovetailError = (kind or DovetailError)(text)
         for note in meta["notes"]:
             error.add_note(note)
-        error.add_note(f"It happened in worker {number}:\n{meta['traceback']}")
+        trace = "" if kind is not None else f":\n{meta['traceback']}"  # an error of ours says all there is to say
+        error.add_note(f"It happened in worker {number}{trace}")
         raise error
 
 

@@ -191,6 +191,9 @@ class Flow:
         seconds = float(parse_duration(every, f"flow {self.name!r}: every"))
         if seconds < 0:
             raise WindowError(f"flow {self.name!r}: every={every!r} is negative")
+        for word, path in (("checkpoint", checkpoint), ("savepoint", savepoint)):
+            if path is not None and not isinstance(path, str | os.PathLike):
+                raise FlowError(f"flow {self.name!r}: {word}={path!r} is no path of a folder")
         for word, value in (("fresh", fresh), ("savepoint", savepoint)):
             if value and checkpoint is None:
                 raise FlowError(f"flow {self.name!r}: {word}={value!r} means nothing without checkpoint=…")

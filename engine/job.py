@@ -3,6 +3,7 @@
 __all__ = ["Job"]
 
 import os
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, TimeoutError
@@ -24,6 +25,7 @@ class Job:
         self.name = name
         self.mailbox = Mailbox()
         self._result: Future[Result] = Future()
+        self._waited = False  # somebody waits for its end
         self._thread = threading.Thread(target=self._run, args=(go,), name=f"dovetail-{name}", daemon=True)
         self._thread.start()
 
@@ -40,19 +42,17 @@ class Job:
 
         After `timeout` seconds: a TimeoutError, and the flow runs on.
         """
+        self._waited = True
         try:
             return self._result.result(timeout)
         except KeyboardInterrupt:
             self.mailbox.ask("stop")
             return self._result.result()
         except TimeoutError:
+            self._waited = False
             if not self._result.done():
                 raise TimeoutError(f"flow {self.name!r} still runs after {timeout:g} s") from None
             raise
-
-    def when_ended(self, tell: Callable[["Future[Result]"], None]) -> None:
-        """Have a function called when it has ended, with a future that has its result or its error."""
-        self._result.add_done_callback(tell)
 
     def status(self) -> Status:
         """Look at it."""
@@ -61,7 +61,7 @@ class Job:
 
     def savepoint(self, folder: str | os.PathLike[str]) -> int:
         """Make a savepoint, and run on; return the number of the checkpoint that it is."""
-        number: int = self._ask("savepoint", os.path.abspath(folder))
+        number: int = self._ask("savepoint", self._path(folder))
         return number
 
     def rescale(self, workers: int) -> None:
@@ -73,8 +73,13 @@ class Job:
     def stop(self, *, savepoint: str | os.PathLike[str] | None = None) -> Result:
         """Stop it: a last checkpoint, if it makes any, a savepoint if one is asked for, and the end."""
         if self.running:
-            self._ask("stop", None if savepoint is None else os.path.abspath(savepoint))
+            self._ask("stop", None if savepoint is None else self._path(savepoint))
         return self.wait()
+
+    def _path(self, folder: Any) -> str:
+        if not isinstance(folder, str | os.PathLike):
+            raise FlowError(f"flow {self.name!r}: savepoint={folder!r} is no path of a folder")
+        return os.path.abspath(folder)
 
     def _ask(self, verb: str, argument: Any = None) -> Any:
         return self.mailbox.ask(verb, argument).result()
@@ -84,6 +89,8 @@ class Job:
             result = go(self.mailbox)
         except BaseException as error:  # noqa: BLE001 - it is raised where somebody waits for it
             self.mailbox.close(f"flow {self.name!r} has failed: {error}")
+            if not self._waited:  # nobody would know
+                sys.stderr.write(f"dovetail: flow {self.name!r} has failed: {error}\n")
             self._result.set_exception(error)
         else:
             self.mailbox.close(f"flow {self.name!r} has {result.outcome}: there is nothing to ask of it any more")

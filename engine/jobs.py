@@ -16,6 +16,7 @@ __all__ = ["JobFolder", "ask", "clean", "known_jobs", "serving"]
 
 import contextlib
 import fcntl
+import functools
 import json
 import os
 import re
@@ -62,7 +63,7 @@ class JobFolder:
 
     def forget(self) -> None:
         """Remove what is known of the one that had this name before."""
-        for name in ("end.json", "control.sock", "head", "log"):
+        for name in ("end.json", "control.sock", "head", "log", "rescaled"):
             (self.path / name).unlink(missing_ok=True)
 
     def claim(self, about: dict[str, Any]) -> bool:
@@ -152,7 +153,8 @@ def serving(folder: JobFolder, mailbox: Mailbox) -> Iterator[None]:
         ) from error
     folder.write("head", {"pid": os.getpid()})
     over = threading.Event()
-    thread = threading.Thread(target=_serve, args=(socket, mailbox, over), name="dovetail-control", daemon=True)
+    serve = functools.partial(_serve, socket, mailbox, over, folder)
+    thread = threading.Thread(target=serve, name="dovetail-control", daemon=True)
     thread.start()
     try:
         yield
@@ -163,20 +165,20 @@ def serving(folder: JobFolder, mailbox: Mailbox) -> Iterator[None]:
         context.term()
 
 
-def _serve(socket: "zmq.Socket[bytes]", mailbox: Mailbox, over: threading.Event) -> None:
+def _serve(socket: "zmq.Socket[bytes]", mailbox: Mailbox, over: threading.Event, folder: JobFolder) -> None:
     waiting: list[tuple[bytes, Future[Any]]] = []
     with socket:
         while not over.is_set() or waiting:
             if socket.poll(20 if waiting else 100):
                 sender, *frames = socket.recv_multipart()
-                waiting.append((sender, _asked(frames, mailbox)))
+                waiting.append((sender, _asked(frames, mailbox, folder)))
             for each in [each for each in waiting if each[1].done()]:
                 waiting.remove(each)
                 # Who asked may be gone; then nobody takes the answer, and that is no matter.
                 socket.send_multipart([each[0], _answer(each[1])])
 
 
-def _asked(frames: list[bytes], mailbox: Mailbox) -> "Future[Any]":
+def _asked(frames: list[bytes], mailbox: Mailbox, folder: JobFolder) -> "Future[Any]":
     wrong: Future[Any] = Future()
     try:
         question = json.loads(b"".join(frames))
@@ -186,7 +188,15 @@ def _asked(frames: list[bytes], mailbox: Mailbox) -> "Future[Any]":
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         wrong.set_exception(DovetailError(f"a job can be asked for {', '.join(VERBS)}, not: {error}"))
         return wrong
-    return mailbox.ask(verb, argument)
+    answer = mailbox.ask(verb, argument)
+    if verb == "rescale":  # who starts the run again starts it with as many
+        answer.add_done_callback(functools.partial(_note_workers, folder, argument))
+    return answer
+
+
+def _note_workers(folder: JobFolder, workers: Any, done: "Future[Any]") -> None:
+    if done.exception() is None:
+        folder.write("rescaled", {"workers": workers})
 
 
 def _answer(answered: "Future[Any]") -> bytes:

@@ -50,6 +50,7 @@ def files_of(centre: str):
     return dt.spark(lambda session: session.readStream.schema(COLUMNS).parquet(f"{PLACE}/{centre}"))
 
 
+print("Starting Spark …\n", flush=True)
 flow = dt.Flow("power")
 dc1 = flow.read(files_of("dc1"), name="dc1", time="ts")
 dc2 = flow.read(files_of("dc2"), name="dc2", time="ts")
@@ -64,6 +65,8 @@ hotter.write(dt.parquet(PLACE / "hotter"))
 
 
 def show(status) -> None:
+    if status.rows_in == 0:
+        return
     line = f"  {status.rows_in:,} readings in, {status.rows_out:,} pairs out, up to {status.watermark}"
     print(line, end="\r" if sys.stdout.isatty() else "\n", flush=True)
 
@@ -75,14 +78,14 @@ def main() -> None:
     job = flow.start(workers=2, checkpoint=PLACE / "state", every="1s", progress=show)
     while job.status().rows_in < 2 * FILES * READINGS:
         time.sleep(0.2)
-    print(f"\n\n{job.stop()}\n")
+    print(f"\n\nAll readings are in: it is stopped, as files could come for ever.\n\n{job.stop()}\n")
 
     found = pq.read_table(PLACE / "hotter")
     print(f"{found.num_rows:,} pairs of readings in which dc1 works less and is cooled harder, as Spark reads them:\n")
     SparkSession.active().read.parquet(f"{PLACE}/hotter").orderBy("ts", "ts_dc2").show(5, truncate=False)
     hours = np.maximum(found["ts"].to_numpy(), found["ts_dc2"].to_numpy()).astype("M8[h]")
     counts = np.bincount((hours - START.astype("M8[h]")).astype(int), minlength=24)
-    print("by the hour:\n")
+    print("\nby the hour:\n")
     for hour, count in enumerate(counts):
         print(f"  {hour:02d}:00  {count:>8,}  {'█' * round(40 * count / counts.max())}".rstrip())
     print(f"\nThey are in {PLACE}/hotter, for Spark, DuckDB, Polars and whatever else reads Parquet.")

@@ -341,7 +341,7 @@ class FolderWriter:
     def close(self) -> None:
         """End the output: a run that committed without a row leaves its schema; then staging goes."""
         self._forget()  # what nobody committed
-        if not self._ended and self._committed is not None and not self._files:
+        if not self._ended and self._committed is not None and not self._files and not self._has_parts():
             self._epoch, self._number = self._committed, 0
             self._write()
             self.commit(self._committed)
@@ -351,6 +351,10 @@ class FolderWriter:
         if self._unlock is not None:
             self._unlock()
             self._unlock = None
+
+    def _has_parts(self) -> bool:
+        with self._errors("looking at", self._path):
+            return any(_is_part(name, self._extension) for name in self._disk.names(self._path))
 
     def _forget(self) -> None:
         """Let go of everything that is staged; its files go with the staging folder."""

@@ -142,7 +142,7 @@ def plan_predicate(on: Any, schemas: dict[str, pa.Schema], where: str) -> JoinPr
     predicates = list(on) if isinstance(on, list | tuple) else [on]
     conjuncts: list[Bound] = []
     for given in predicates:
-        predicate = predicate_of(given) if isinstance(given, str) else given
+        predicate = predicate_of(given, f"{where}: ") if isinstance(given, str) else given
         if isinstance(predicate, bool) or not isinstance(predicate, Expression):
             hint = " (was it written with `and`, or compared with ==?)" if isinstance(predicate, bool) else ""
             raise PredicateError(

@@ -27,6 +27,9 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 _SIDES = {"l": left, "left": left, "r": right, "right": right}
+MOST_WORDS = 4_000
+"""Words of a text: what is longer makes a tree that is too deep to be walked."""
+
 _TYPES = {
     "tinyint": "int8", "smallint": "int16", "int": "int32", "integer": "int32", "bigint": "int64", "long": "int64",
     "float": "float32", "real": "float32", "double": "float64", "boolean": "bool",
@@ -35,20 +38,25 @@ _COMPARISONS = {"=": "__eq__", "==": "__eq__", "<>": "__ne__", "!=": "__ne__", "
                 ">": "__gt__", ">=": "__ge__"}  # fmt: skip
 
 
-def predicate_of(text: str) -> Expression:
-    """Read a predicate.
+def predicate_of(text: str, where: str = "") -> Expression:
+    """Read a predicate; `where`: which step it is of, for messages.
 
     >>> print(predicate_of("l.rack < r.rack AND abs(l.x - r.x) <= 2.5"))
     (left.rack < right.rack) & ((left.x - right.x).abs() <= 2.5)
     """
-    return _Text(text).read()
+    try:
+        return _Text(text, where).read()
+    except RecursionError:
+        raise PredicateError(
+            f"{where}on={text[:20]!r}…: it is too long, or nested too deeply; give a list of predicates"
+        ) from None
 
 
 class _Text:
     """A text, cut into words; one is looked at after the other."""
 
-    def __init__(self, text: str) -> None:
-        self.text, self.at = text, 0
+    def __init__(self, text: str, where: str) -> None:
+        self.text, self.where, self.at = text, where, 0
         self.words: list[tuple[str, str, int]] = []
         at = 0
         while at < len(text.rstrip()):
@@ -60,18 +68,20 @@ class _Text:
             self.words.append((kind, found[kind], found.start(kind)))
             at = found.end()
         self.words.append(("end", "", len(text)))
+        if len(self.words) > MOST_WORDS:
+            raise RecursionError
 
     def read(self) -> Expression:
         """Return all of it."""
         found = self._either()
         if self.words[self.at][0] != "end":
-            self._wrong(None, "AND, OR or the end should come")
+            self._wrong(None, "AND, OR or the end should come; predicates compare with = < <= > >= <> and BETWEEN")
         return found
 
     def _wrong(self, at: int | None, why: str) -> NoReturn:
         at = self.words[self.at][2] if at is None else at
         rest = self.text[at : at + 12] or "its end"
-        raise PredicateError(f"on={self.text!r}: at {rest!r} (character {at + 1}): {why}")
+        raise PredicateError(f"{self.where}on={self.text!r}: at {rest!r} (character {at + 1}): {why}")
 
     def _word(self, *words: str) -> bool:
         """Pass over one of these words, or say that none is there."""

@@ -6,6 +6,7 @@ anew, from what is on disk.
 
 import contextlib
 import json
+import os
 import random
 import re
 import shutil
@@ -606,3 +607,16 @@ def test_a_file_that_comes_before_others_is_refused(tmp_path):
     rows.map(seen, rows.schema).write(dt.null())
     with pytest.raises(dt.SourceError, match=r"004.parquet' has come before '.*005.parquet', which was read already"):
         flow.run()
+
+
+@pytest.mark.parametrize("kind", [dt.parquet, dt.csv])
+def test_a_finished_flow_whose_output_is_empty_can_be_run_again(tmp_path, kind):
+    def flow():
+        made = dt.Flow("none")
+        rows = made.read(dt.memory({"t": [1, 2, 3]}), name="s", time="t")
+        rows.late.write(kind(str(tmp_path / "out")))
+        return made
+
+    for _ in range(3):
+        assert flow().run(checkpoint=str(tmp_path / "state")).outcome == "finished"
+        assert len([name for name in os.listdir(tmp_path / "out") if name.startswith("part-")]) == 1

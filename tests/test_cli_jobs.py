@@ -149,13 +149,15 @@ def test_a_job_lives_on_without_its_terminal_and_is_changed_and_saved_on_its_way
 
 
 def test_a_killed_run_is_started_again_and_a_killed_supervisor_takes_everything_along(place, expected):
-    detached("--workers", "2")
+    detached()
+    says("rescale", "pairs", "2")
     wait_for(lambda: status().get("rows_in") == 4000)  # there are no more for now
     killed = head()
     os.kill(killed, signal.SIGKILL)
     wait_for(lambda: head() != killed)
     log = Path(os.environ["DOVETAIL_RUNS"]) / "jobs" / "pairs" / "log"
     assert "the run died of signal 9 (SIGKILL); going on from the last checkpoint" in log.read_text()
+    assert wait_for(lambda: status().get("workers")) == 2, "as many as it was told to have"
 
     pids = [head(), json.loads((log.parent / "job.json").read_text())["pid"]]
     os.kill(pids[1], signal.SIGKILL)

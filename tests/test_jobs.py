@@ -1,5 +1,6 @@
 """Jobs: a flow that runs beside its owner, and what can be asked of it: status, savepoints, other workers, to stop."""
 
+import os
 import shutil
 import threading
 
@@ -85,6 +86,21 @@ def test_a_job_runs_beside_its_owner_and_ends_by_itself(expected):
     assert job.stop().outcome == "finished", "to stop what has ended is no matter"
     with pytest.raises(dt.DovetailError, match="flow 'f' has finished: there is nothing to ask of it any more"):
         job.status()
+
+
+def test_what_ends_a_job_is_told_when_nobody_waits_for_it(capfd):
+    def fails(batch):
+        raise ValueError("no luck")
+
+    job = written(fails)[0].start()
+    while job.running:
+        os.sched_yield()
+    said = capfd.readouterr().err
+    assert said.startswith("dovetail: flow 'f' has failed: ") and "no luck" in said
+    with pytest.raises(dt.FlowError, match="savepoint=5 is no path"):
+        written()[0].start().savepoint(5)
+    with pytest.raises(dt.FlowError, match="checkpoint=5 is no path"):
+        written()[0].run(checkpoint=5)
 
 
 def test_what_ends_a_job_is_raised_where_it_is_waited_for():

@@ -381,6 +381,15 @@ def test_a_ledger_that_does_not_fit_is_refused(tmp_path):
         ledger.check(1, streaming=True)
 
 
+def test_what_a_killed_spark_leaves_of_its_first_note_is_no_matter(folder, expected, tmp_path):
+    for side in "ab":
+        notes = tmp_path / "ck" / "sources" / side / "query" / "offsets"
+        notes.mkdir(parents=True)
+        (notes / ".0.1b4e28ba.tmp").write_text("half")
+    crashing(folder, tmp_path / "out", None).run(checkpoint=str(tmp_path / "ck"))
+    assert pq.read_table(tmp_path / "out").equals(expected)
+
+
 def test_what_was_changed_between_two_runs_is_refused(folder, tmp_path):
     with pytest.raises(Crash):
         crashing(folder, tmp_path / "out", 9000).run(checkpoint=str(tmp_path / "ck"), every="10ms")
@@ -469,6 +478,10 @@ OPTIONS = {
     "no function": (lambda: dt.spark(3), "3 is no function"),
     "a trigger": (lambda: dt.spark(print, trigger={"continuous": "1s"}), "a continuous one has no micro-batches"),
     "two triggers": (lambda: dt.spark(print, trigger={**NOW, "once": True}), "give one of"),
+    "no trigger": (lambda: dt.spark(print, trigger={"availableNow": False}), "availableNow is False, and should be"),
+    "seconds": (lambda: dt.spark(print, trigger={"processingTime": 5}), "processingTime is 5, and should be such as"),
+    "options": (lambda: dt.spark(print, options=["x"]), "options=['x'] is no dict"),
+    "conf of": (lambda: dt.spark(print, conf=["x"]), "conf=['x'] is no dict"),
     "a checkpoint": (lambda: dt.spark(print, options={"checkpointLocation": "x"}), "give run(checkpoint=…)"),
     "master and remote": (lambda: dt.spark(print, master="local", remote="sc://x"), "not both"),
     "session and conf": (lambda: dt.spark(print, session=object(), conf={"a": "b"}), "session= is a session that runs"),
@@ -499,6 +512,21 @@ def test_a_query_that_dies_says_why_in_a_sentence(folder, spark):
     text = str(caught.value)
     assert "read 's'" in text and "row too far" in text and "Spark's own log:" in text
     assert len(text.splitlines()) == 1, text
+
+
+def test_a_python_function_within_spark_that_raises_is_named(folder, spark):
+    from pyspark.sql import functions as F
+
+    fails = F.udf(lambda value: value // 0, "long", useArrow=False)
+    with pytest.raises(dt.DovetailError, match="ZeroDivisionError: integer division or modulo by zero") as caught:
+        reading(lambda s: stream(folder / "a")(s).withColumn("id", fails("id")), trigger=NOW).run()
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("trigger", [{"processingTime": "soon"}])
+def test_a_trigger_that_spark_does_not_know_is_a_sentence(folder, trigger):
+    with pytest.raises(dt.DovetailError, match="read 's': spark: the query does not start: "):
+        reading(stream(folder / "a"), trigger=trigger).run()
 
 
 def test_a_file_of_another_schema_is_a_sentence(folder):
@@ -593,6 +621,12 @@ def test_a_condition_that_cannot_be_translated_is_a_sentence(folder, spark, case
         dt.spark_join(one, two, on=make(F, one, two), window=dt.last(3), time="t")
 
 
+def test_whole_numbers_for_times_need_no_delay(spark):
+    one, two = (spark.range(10).selectExpr("id as t", f"id * {k} as x") for k in (2, 3))
+    found = dt.spark_join(one, two, on="l.x < r.x", window=dt.last(time=3), time="t")
+    assert found.count() == sum(abs(i - j) <= 3 and 2 * i < 3 * j for i in range(10) for j in range(10))
+
+
 def test_frames_that_cannot_be_joined(folder, spark, tmp_path):
     one, two = frames(folder, spark, streaming=False)
     moving, _ = frames(folder, spark, streaming=True)
@@ -601,6 +635,8 @@ def test_frames_that_cannot_be_joined(folder, spark, tmp_path):
         dt.spark_join(one, moving, **both)
     with pytest.raises(dt.FlowError, match="left_df=3 is no DataFrame"):
         dt.spark_join(3, two, **both)
+    with pytest.raises(dt.FlowError, match="trigger=.* and the DataFrames are no streams"):
+        dt.spark_join(one, two, trigger=NOW, **both)
     with pytest.raises(dt.FlowError, match="checkpoint= without output="):
         dt.spark_join(one, two, checkpoint=str(tmp_path), **both)
     with pytest.raises(dt.FlowError, match="both frames have it"):

@@ -46,9 +46,7 @@ def _translated(node: Any, where: str, owners: dict[int, list[tuple[str, str]]])
         found = owners.get(attribute.exprId().id(), []) if hasattr(attribute, "exprId") else []
         if len(found) != 1:
             why = "neither frame has it" if not found else "both frames have it: they come from the same one"
-            raise PredicateError(
-                f"on={where}: whose is {attribute.toString()}? {why}; say F.col('l.…') or F.col('r.…')"
-            )
+            raise PredicateError(f"on={where}: whose is {attribute.name()!r}? {why}; say F.col('l.…') or F.col('r.…')")
         return _SIDES[found[0][0]][found[0][1]]
     if kind == "Literal":
         return lit(node.value())

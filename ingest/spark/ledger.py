@@ -60,6 +60,9 @@ class Ledger:
     def check(self, position: int, *, streaming: bool) -> None:
         """Raise unless reading can go on with this micro-batch, and Spark behind the last one."""
         begun, ended = self._noted("offsets"), self._noted("commits")
+        if begun is None and ended is None and self.last is None and position == 0:
+            # Spark may have been killed while it noted its first: it refuses to begin in a folder with half a file.
+            self.disk.remove_folder(self.query)
         again = "restore the folder as it was, or begin in another checkpoint folder"
         first, last = self.first, self.last
         if position > 0 or last is not None:

@@ -9,7 +9,7 @@ A virtual machine that has died takes its session along. Then everything that re
 attempt at the flow starts another.
 """
 
-__all__ = ["Wanted", "check_installed", "is_lost", "session_of", "told"]
+__all__ = ["Wanted", "check_installed", "failure", "is_lost", "lost", "py4j_error", "session_of", "told"]
 
 import atexit
 import contextlib
@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...errors import FlowError, SourceError
+from ...errors import DovetailError, FlowError, SourceError, TransportError
 from .java import find_java
 
 CONF = {
@@ -56,6 +56,8 @@ class Wanted:
             raise FlowError("spark: give master= (Spark in this process) or remote= (Spark Connect), not both")
         if session is not None and not hasattr(session, "readStream"):
             raise FlowError(f"spark: session={session!r} is no SparkSession")
+        if conf is not None and not isinstance(conf, Mapping):
+            raise FlowError(f"spark: conf={conf!r} is no dict of settings, such as {{'spark.driver.memory': '4g'}}")
         for key, value in (conf or {}).items():
             if not isinstance(key, str) or not isinstance(value, str | int | float | bool):
                 raise FlowError(f"spark: conf={{{key!r}: {value!r}}} is no setting; give texts, such as 'spark.x': '1'")
@@ -138,7 +140,8 @@ def _started(wanted: Wanted) -> Any:
     os.environ["JAVA_HOME"] = find_java(Path(_Ours.folder))
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else executors take the python3 of PATH
     # What goes wrong between here and there is told by who notices; py4j would write pages of it.
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    for name in ("py4j", "SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     logging.getLogger().addFilter(lambda record: "py4j" not in record.pathname)
     _Ours.log = os.path.join(tempfile.gettempdir(), f"dovetail-spark-{os.getpid()}.log")
     settings = {**CONF, "spark.master": wanted.master or "local[*]", "spark.app.name": "dovetail", **dict(wanted.conf)}
@@ -148,7 +151,7 @@ def _started(wanted: Wanted) -> Any:
         try:
             gateway = launch_gateway(conf, {"stdout": log, "stderr": log})
             return SparkSession(SparkContext(conf=conf, gateway=gateway))
-        except (PySparkException, OSError, _py4j_error()) as error:
+        except (PySparkException, OSError, py4j_error()) as error:
             _drop()
             raise SourceError(f"spark: Spark does not start: {_sentence(error)}{_see_log()}") from error
 
@@ -216,8 +219,6 @@ _EMPTY = ("An error occurred while calling ", "Exception thrown in awaitResult",
 
 def told(error: BaseException) -> str:
     """Say what Spark says, in a sentence, and where there is more."""
-    if is_lost(error):
-        return f"the Java virtual machine of Spark is gone{_see_log()}"
     return _sentence(error) + _see_log()
 
 
@@ -225,10 +226,25 @@ def _see_log() -> str:
     return f" (Spark's own log: {_Ours.log})" if _Ours.log else ""
 
 
-def _py4j_error() -> type[Exception]:
+def py4j_error() -> type[Exception]:
+    """Return what is raised when something goes wrong on the way to the virtual machine."""
     from py4j.protocol import Py4JError
 
     return Py4JError
+
+
+def failure(error: BaseException, where: str = "") -> DovetailError:
+    """Return what is to be raised for an error of Spark's."""
+    if isinstance(error, DovetailError):
+        return error
+    found = lost() if is_lost(error) else SourceError(f"spark: {where}{told(error)}")
+    found.__cause__ = error
+    return found
+
+
+def lost() -> TransportError:
+    """Return what is to be raised when the virtual machine is gone: a flow goes on, with another one."""
+    return TransportError(f"spark: the Java virtual machine of Spark is gone{_see_log()}")
 
 
 def _sentence(error: BaseException) -> str:
@@ -236,6 +252,9 @@ def _sentence(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if not line.startswith(("\tat ", "JVM stacktrace"))]
     said = [re.sub(r"^(?:Caused by)?:? ?(?:[\w$]+\.)*[\w$]*(?:Exception|Error): ", "", line) for line in lines if line]
     said = [line for line in said if not line.startswith(_EMPTY)] or [type(error).__name__]
+    trace = str(error).partition("Traceback (most recent call last)")[2]  # of a Python function within Spark
+    if python := re.findall(r"^(?:\w+\.)*(\w*(?:Error|Exception): .+)$", trace, re.MULTILINE):
+        return f"{said[0].rstrip(': ')}: {python[-1]}"
     named = [line for line in said if re.match(r"\[[A-Z_.0-9]+\]", line) and not line.startswith("[STREAM_FAILED]")]
     if named:
         return named[0]

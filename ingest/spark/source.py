@@ -35,7 +35,7 @@ from ...operators.contracts import Reader
 from ...operators.own import origin
 from .._common import BatchReader, check_unique, difference, pick
 from .ledger import Ledger
-from .session import Wanted, session_of, told
+from .session import Wanted, failure, is_lost, lost, py4j_error, session_of, told
 
 AHEAD = 2
 """Micro-batches that wait for the flow, at most: one that it takes from, and one behind it."""
@@ -80,6 +80,8 @@ def spark(
         raise FlowError(f"spark: {build!r} is no function; give one that gets a SparkSession and returns a DataFrame")
     if trigger is not None:
         _check_trigger(trigger)
+    if options is not None and not isinstance(options, Mapping):
+        raise FlowError(f"spark: options={options!r} is no dict of settings, such as {{'maxFilesPerTrigger': 1}}")
     for name in options or {}:
         if not isinstance(name, str) or name.lower() == "checkpointlocation":
             raise FlowError(
@@ -94,6 +96,10 @@ def _check_trigger(trigger: Mapping[str, Any]) -> None:
             f'spark: trigger={trigger!r}; give one of {{"processingTime": "200 milliseconds"}} and '
             '{"availableNow": True}: a continuous one has no micro-batches'
         )
+    ((name, value),) = trigger.items()
+    if not isinstance(value, str) if name == "processingTime" else value is not True:
+        right = '"200 milliseconds"' if name == "processingTime" else "True"
+        raise FlowError(f"spark: trigger={trigger!r}: {name} is {value!r}, and should be such as {right}")
 
 
 class SparkSource:
@@ -142,22 +148,25 @@ class SparkSource:
         session = session_of(self._wanted)
         try:
             frame = self._build(session)
+            streaming = frame.isStreaming if hasattr(type(frame), "isStreaming") else None
         except PySparkException as error:
             raise SourceError(f"spark: {origin(self._build)}: {told(error)}") from error
         except DovetailError:
             raise
         except Exception as error:  # the user's function may raise anything
+            if is_lost(error):
+                raise lost() from error
             raise UserFunctionError(f"{origin(self._build)} raised {type(error).__name__}: {error}") from error
-        if not hasattr(type(frame), "isStreaming"):
+        if streaming is None:
             raise FlowError(
                 f"spark: {origin(self._build)} returned {frame!r} of type {type(frame).__name__}; return a DataFrame"
             )
-        if frame.isStreaming and self._wanted.remote is not None:
+        if streaming and self._wanted.remote is not None:
             raise UnsupportedError(
                 "spark: a stream of Spark Connect calls back in the server and not here; give master= in place of "
                 "remote=, or a DataFrame that is no stream"
             )
-        if not frame.isStreaming and self._trigger:
+        if not streaming and self._trigger:
             raise FlowError(
                 f"spark: trigger={self._trigger}, and the DataFrame of {origin(self._build)} is no stream; leave it "
                 "out, or read with session.readStream"
@@ -173,8 +182,8 @@ def _schema_of(frame: Any) -> pa.Schema:
     fields = []
     try:
         spark_fields = list(frame.schema)
-    except PySparkException as error:
-        raise SourceError(f"spark: {told(error)}") from error
+    except (PySparkException, OSError, py4j_error()) as error:
+        raise failure(error) from error
     for field in spark_fields:
         try:
             kind = to_arrow_type(field.dataType, error_on_duplicated_field_names_in_struct=True, timezone="UTC")
@@ -229,7 +238,7 @@ class _Feed:
         from pyspark.errors import PySparkException
 
         self.next = position["batch"]
-        streaming = self.frame.isStreaming
+        streaming = bool(self.frame.isStreaming)
         if self.ledger is not None:
             self.ledger.check(self.next, streaming=streaming)
         if not streaming:
@@ -238,13 +247,13 @@ class _Feed:
                 self.thread.start()
             return
         place = self.ledger.query if self.ledger is not None else self.temporary
-        writer = self.frame.writeStream.options(**self.options).option("checkpointLocation", place)
-        if self.trigger:
-            writer = writer.trigger(**self.trigger)
         try:
+            writer = self.frame.writeStream.options(**self.options).option("checkpointLocation", place)
+            if self.trigger:
+                writer = writer.trigger(**self.trigger)
             self.query = writer.foreachBatch(self._take).start()
-        except (PySparkException, ValueError, TypeError) as error:
-            raise SourceError(f"spark: the query does not start: {told(error)}") from error
+        except (PySparkException, OSError, py4j_error()) as error:
+            raise failure(error, "the query does not start: ") from error
 
     def _read_all(self) -> None:
         with contextlib.suppress(Exception):  # it is kept, and raised where somebody reads
@@ -327,7 +336,6 @@ class _Feed:
 
     def _ended(self) -> bool:
         """Tell whether nothing will come; raise what went wrong."""
-        from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
 
         now = time.monotonic()
@@ -335,40 +343,32 @@ class _Feed:
             return False
         self.looked = now
         if self.failure is not None:
-            raise self._said(self.failure)
+            raise failure(self.failure)
         if self.query is None:
             over = self.thread is None or not self.thread.is_alive()
         else:
             try:
                 over = not self.query.isActive
                 failed = self.query.exception() if over else None
-            except (PySparkException, Py4JError, OSError) as error:
-                raise self._said(error) from error
+            except (PySparkException, OSError, py4j_error()) as error:
+                raise failure(error) from error
             if failed is not None:
-                raise self._said(self.failure or failed)
+                raise failure(self.failure or failed)
         if self.failure is not None:  # it came meanwhile
-            raise self._said(self.failure)
+            raise failure(self.failure)
         with self.changed:
             there = any(number >= self.next for number, _ in self.waiting)
         return over and not there and (self.ledger is None or self.next not in self.ledger.files)
 
-    def _said(self, error: BaseException) -> DovetailError:
-        if isinstance(error, DovetailError):
-            return error
-        failure = SourceError(f"spark: {told(error)}")
-        failure.__cause__ = error
-        return failure
-
     def close(self) -> None:
         """Stop the query."""
-        from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
 
         with self.changed:
             self.closed = True
             self.changed.notify_all()
         if self.query is not None:
-            with contextlib.suppress(PySparkException, Py4JError, OSError):  # it is over, whatever it says
+            with contextlib.suppress(PySparkException, OSError, py4j_error()):  # it is over, whatever it says
                 self.query.stop()
         with self.changed:
             self.changed.wait_for(lambda: not self.taking)  # the ledger is somebody else's from now on
