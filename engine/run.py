@@ -190,9 +190,13 @@ class Runner:
         self.groups = [[reads[id(node)] for node in group] for group in source_groups(sinks)]
         self.sinks = [task for task in self.graph.tasks if isinstance(task, SinkTask)]
         self.rows_at: dict[int, dict[str, int]] = {}  # how many each source had brought, by checkpoint
+        if keeper is not None:
+            self._remember(keeper)
+        self.started = self.committed = self.shown = self.clock()
+
+    def _remember(self, keeper: Keeper) -> None:
+        """Have all steps keep what a checkpoint wants to know."""
         for task in self.graph.tasks:
-            if keeper is None:
-                break
             if isinstance(task, JoinTask):
                 task.keep_rows()
             elif isinstance(task, ReadTask):
@@ -201,7 +205,6 @@ class Runner:
                     task.folder = keeper.checkpoints.folder_of(task.node.name)
             elif isinstance(task, SinkTask):
                 task.outlives, task.known = True, {}
-        self.started = self.committed = self.shown = self.clock()
 
     def check_workers(self, workers: int) -> None:
         """Raise if the joins cannot be spread over so many workers."""

@@ -11,7 +11,9 @@ A source: `schema` and `describe` at any time; `reader` once a run; then `read` 
 holds up everything else (being slow is not being idle), so one that has nothing now returns None.
 
 A source that is `replayable` can be asked for the same rows again: `position` says, in plain values, where a reader
-stands, and `reader(columns, position)` goes on from there. That other data stand there now is an error.
+stands, and `reader(columns, position)` goes on from there. That other data stand there now is an error. One that says
+`keeps_files = True` is given a folder of its own in that of the checkpoints (None: there are none) and the time column:
+`reader(columns, position, folder=…, time=…)`. Its reader's `forget(position)` says what will not be asked for again.
 
 A sink: `check` when the flow is written; `writer` once a run; then any number of `stage`, in order, and
 `commit`; at the end `commit` and `close`, or after an error `abort` and `close`.
