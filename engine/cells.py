@@ -221,8 +221,7 @@ class Workers:
         error: DovetailError = (kind or DovetailError)(text)
         for note in meta["notes"]:
             error.add_note(note)
-        trace = "" if kind is not None else f":\n{meta['traceback']}"  # an error of ours says all there is to say
-        error.add_note(f"It happened in worker {number}{trace}")
+        error.add_note(f"It happened in worker {number}" + (f":\n{meta['traceback']}" if meta["traceback"] else ""))
         raise error
 
 

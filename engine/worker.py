@@ -33,6 +33,7 @@ import numpy as np
 import pyarrow as pa
 import zmq
 
+from ..errors import DovetailError
 from ..operators.access import JoinSpec
 from ..operators.layouts import Layout
 from ..transport import Arena, Channel, Message, Reader, reserve
@@ -188,8 +189,20 @@ def tell(channel: Channel, error: BaseException) -> None:
     """Tell the other side what went wrong; it is raised there."""
     channel.send(codec.ERROR, {
         "type": type(error).__name__, "text": str(error), "notes": list(getattr(error, "__notes__", ())),
-        "traceback": traceback.format_exc(), "join": getattr(error, "_join", None),
+        "traceback": _where(error), "join": getattr(error, "_join", None),
     })  # fmt: skip
+
+
+def _where(error: BaseException) -> str:
+    """Say where it was raised: of an error of ours in the user's own lines alone, as it says the rest itself."""
+    if not isinstance(error, DovetailError):
+        return traceback.format_exc()
+    package = __name__.partition(".")[0] + "."
+    raised = (error.__cause__ or error).__traceback__
+    pairs = traceback.walk_tb(raised)
+    mine = ((at, line) for at, line in pairs if not at.f_globals.get("__name__", "").startswith(package))
+    found = traceback.StackSummary.extract(mine)
+    return "".join(found.format())
 
 
 def main(told: bytes) -> None:

@@ -149,7 +149,7 @@ REFUSED = [
     (lambda: left.i - left.i > 0, dt.PredicateError, "`left.i - left.i > 0` can never hold"),
     (lambda: dt.lit(False), dt.PredicateError, "a predicate that is always False can never hold"),
     (lambda: True, dt.PredicateError, "on=True is not a predicate .was it written with `and`"),
-    (lambda: "left.x < right.x", dt.PredicateError, "on='left.x < right.x' is not a predicate"),
+    (lambda: 3, dt.PredicateError, "on=3 is not a predicate"),
     (lambda: left.x + 1, dt.PredicateError, "is not a comparison; write one"),
     (lambda: dt.col("x") < right.x, dt.PredicateError, "`x` does not belong here; write left.… or right.…"),
     (lambda: left.s.cast("int64") < right.i, dt.PredicateError, "a string cannot be cast to int64 here"),

@@ -246,7 +246,7 @@ def test_a_frame_that_is_no_stream_is_read_once(folder, spark, tmp_path):
 
 
 KILLED = """
-    import os, signal, sys
+    import os, signal, sys, threading
     sys.path.insert(0, {tests!r})
     import dovetail as dt
     from pathlib import Path
@@ -266,14 +266,16 @@ KILLED = """
 
     owner, name = {point!r}.split(".")
     owner, calls = {{"Ledger": Ledger, "Checkpoints": Checkpoints, "DataFrame": DataFrame}}[owner], []
-    real = getattr(owner, name)
+    real, counting = getattr(owner, name), threading.Lock()
 
     def stricken(*args, **kwargs):
-        calls.append(1)
-        if (len(calls), {when!r}) == ({nth}, "before"):
+        with counting:
+            calls.append(1)
+            mine = len(calls)  # both sources call, each in a thread
+        if (mine, {when!r}) == ({nth}, "before"):
             strike()
         found = real(*args, **kwargs)
-        if (len(calls), {when!r}) == ({nth}, "after"):
+        if (mine, {when!r}) == ({nth}, "after"):
             strike()
         return found
 
@@ -299,7 +301,7 @@ def killed(folder, tmp_path, what, point, when, nth):
 @pytest.mark.parametrize("case", KILLS, ids=lambda case: "-".join(map(str, case)))
 def test_a_kill_loses_and_doubles_nothing(folder, expected, tmp_path, case):
     ended = killed(folder, tmp_path, *case)
-    assert (tmp_path / "once").exists(), ended.stderr  # else nothing was killed
+    assert (tmp_path / "once").exists(), (ended.returncode, ended.stderr)  # else nothing was killed
     if case[0] == "run":
         assert ended.returncode == -signal.SIGKILL
         ended = killed(folder, tmp_path, *case)
