@@ -411,11 +411,13 @@ REBUILD_ROWS = 1 << 18
 def in_chunks(batches: Sequence[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
     """Yield batches, some at a time; at least once, if only to say that there are none."""
     chunk: list[pa.RecordBatch] = []
+    rows = 0
     for batch in batches:
         chunk.append(batch)
-        if sum(each.num_rows for each in chunk) >= REBUILD_ROWS:
+        rows += batch.num_rows
+        if rows >= REBUILD_ROWS:
             yield chunk
-            chunk = []
+            chunk, rows = [], 0
     if chunk or not batches:
         yield chunk
 

@@ -142,7 +142,7 @@ def _started(wanted: Wanted) -> Any:
     # What goes wrong between here and there is told by who notices; py4j would write pages of it.
     for name in ("py4j", "SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    logging.getLogger().addFilter(lambda record: "py4j" not in record.pathname)
+    logging.getLogger().addFilter(_not_py4j)
     _Ours.log = os.path.join(tempfile.gettempdir(), f"dovetail-spark-{os.getpid()}.log")
     settings = {**CONF, "spark.master": wanted.master or "local[*]", "spark.app.name": "dovetail", **dict(wanted.conf)}
     conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
@@ -154,6 +154,10 @@ def _started(wanted: Wanted) -> Any:
         except (PySparkException, OSError, py4j_error()) as error:
             _drop()
             raise SourceError(f"spark: Spark does not start: {_sentence(error)}{_see_log()}") from error
+
+
+def _not_py4j(record: logging.LogRecord) -> bool:
+    return "py4j" not in record.pathname
 
 
 def _connected(wanted: Wanted) -> Any:

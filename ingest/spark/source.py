@@ -154,7 +154,7 @@ class SparkSource:
         except DovetailError:
             raise
         except Exception as error:  # the user's function may raise anything
-            if is_lost(error):
+            if isinstance(error, py4j_error()) and is_lost(error):
                 raise lost() from error
             raise UserFunctionError(f"{origin(self._build)} raised {type(error).__name__}: {error}") from error
         if streaming is None:

@@ -629,11 +629,12 @@ TABLES = {
 }
 
 
-def main():
+def main(tables):
+    """Run the tables that the command names, or all."""
     print(f"dovetail {dt.__version__}, {len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.2f}")
-    for name in sys.argv[1:] or TABLES:
-        TABLES[name]()
+    for name in sys.argv[1:] or tables:
+        tables[name]()
 
 
 if __name__ == "__main__":
-    main()
+    main(TABLES)

@@ -9,7 +9,6 @@ import contextlib
 import importlib.util
 import os
 import statistics
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -21,7 +20,7 @@ import pyarrow.parquet as pq
 from dovetail import left, right
 from dovetail.ingest.spark import session
 
-from .engine import ROUNDS, row
+from .engine import ROUNDS, main, row
 
 ROWS = 10_000_000
 FILES = 10
@@ -306,11 +305,5 @@ def latency():
 TABLES = {"ways": ways, "join": join, "latency": latency, "equality": equality}
 
 
-def main():
-    print(f"dovetail {dt.__version__}, {len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.2f}")
-    for name in sys.argv[1:] or TABLES:
-        TABLES[name]()
-
-
 if __name__ == "__main__":
-    main()
+    main(TABLES)
