@@ -128,12 +128,15 @@ class StreamedBatch:
     def write_into(self, place: memoryview) -> None:
         """Write it."""
         sink = pa.FixedSizeBufferWriter(pa.py_buffer(place))
-        with pa.ipc.new_stream(sink, self.batch.schema) as writer:
+        with pa.ipc.new_stream(sink, self.batch.schema, options=_OPTIONS) as writer:
             writer.write_batch(self.batch)
 
 
 _END_OF_STREAM = 8
 """Bytes that end a stream."""
+
+_OPTIONS = pa.ipc.IpcWriteOptions()
+"""Arrow's own, but made once: it would look into the environment for each batch."""
 
 
 def _has_dictionary(kind: pa.DataType) -> bool:

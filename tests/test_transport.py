@@ -4,6 +4,7 @@ import fcntl
 import gc
 import os
 import struct
+import zlib
 
 import numpy as np
 import pytest
@@ -170,8 +171,8 @@ def test_messages_arrive_as_they_were_sent(ends):
     assert two.receive() is None
 
 
-def frames(socket, header, *rest):
-    socket.send_multipart([header.pack(), *rest])
+def frames(socket, header, text):
+    socket.send(header.pack() + text)
 
 
 def test_a_message_that_is_missing_or_damaged_is_told(ends):
@@ -184,7 +185,10 @@ def test_a_message_that_is_missing_or_damaged_is_told(ends):
     frames(one.socket, Header(3, 7, 2, 1, 0, crc=99), b"{}")
     with pytest.raises(TransportError, match="edge 1: message 0 came damaged"):
         two.receive(timeout=10.0)
-    one.socket.send_multipart([b"GET / HTTP/1.1"])
+    frames(one.socket, Header(3, 7, 2, 1, 0, zlib.crc32(b"{}"), text=3), b"{}")
+    with pytest.raises(TransportError, match="edge 1: message 0 has no valid length"):
+        two.receive(timeout=10.0)
+    one.socket.send(b"GET / HTTP/1.1")
     with pytest.raises(TransportError, match="not one of Dovetail's"):
         two.receive(timeout=10.0)
 

@@ -8,6 +8,9 @@ other way.
 
 A message is: a kind (a number of the caller's), a dict of what JSON can say, and parts, which are bytes. Nothing is
 unpickled. The same class speaks `ipc://`, `tcp://` and `inproc://`.
+
+Cost: a small message is one frame (header, text, parts, each beginning at a multiple of eight bytes), since a frame
+costs as much as all else that is done for it. What is there is read without asking first whether it is.
 """
 
 __all__ = ["Channel", "Header", "Message", "next_in_order"]
@@ -31,9 +34,10 @@ MOST_BYTES = 1 << 31
 """Bytes, at most, of the parts that travel inside a message: what is longer has gone wrong."""
 
 INLINE = 4096
-"""Parts up to this many bytes travel inside the message: a block would cost more to keep track of."""
+"""Parts up to this many bytes travel in the message's first frame: a block would cost more to keep track of."""
 
-_LAYOUT = struct.Struct("<4sHHIIIQI")
+_LAYOUT = struct.Struct("<4sHHIIIQII4x")
+_EIGHT = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,22 +50,26 @@ class Header:
     edge: int
     sequence: int
     crc: int = 0
+    text: int = 0
+    """Bytes of the text, which stands behind the header."""
 
     def pack(self) -> bytes:
         """Return it as bytes."""
-        return _LAYOUT.pack(MAGIC, 1, self.kind, self.job, self.generation, self.edge, self.sequence, self.crc)
+        return _LAYOUT.pack(
+            MAGIC, 1, self.kind, self.job, self.generation, self.edge, self.sequence, self.crc, self.text
+        )
 
     @classmethod
-    def unpack(cls, data: bytes) -> "Header":
-        """Read it from bytes."""
-        if len(data) != _LAYOUT.size or data[:4] != MAGIC:
-            raise TransportError(f"a message begins with {data[:8]!r}: it is not one of Dovetail's")
-        _, version, kind, job, generation, edge, sequence, crc = _LAYOUT.unpack(data)
+    def unpack(cls, data: bytes | memoryview) -> "Header":
+        """Read it from the bytes that a message begins with."""
+        if len(data) < _LAYOUT.size or data[:4] != MAGIC:
+            raise TransportError(f"a message begins with {bytes(data[:8])!r}: it is not one of Dovetail's")
+        _, version, kind, job, generation, edge, sequence, crc, text = _LAYOUT.unpack_from(data)
         if version != 1:
             raise TransportError(
                 f"a message has format {version}, and this version reads 1; run one version everywhere"
             )
-        return cls(kind, job, generation, edge, sequence, crc)
+        return cls(kind, job, generation, edge, sequence, crc, text)
 
 
 def next_in_order(header: Header, job: int, generation: int, edge: int, expected: int) -> bool:
@@ -113,29 +121,36 @@ class Channel:
         """
         places: list[Any] = []
         inside: list[Any] = []
+        apart: list[Any] = []
         for part in parts:
             if isinstance(part, Block):
                 places.append([part.segment, part.offset, part.size])
-            else:
+                continue
+            size = memoryview(part).nbytes
+            if size > INLINE:
                 places.append(None)
-                inside.append(part)
+                apart.append(part)
+            else:
+                places.append(size)
+                inside += (part, bytes(_padded(size) - size))
         said = {**meta, "parts": places} if places else meta
         freed = self._freed()
         if freed:
             said = {**said, "freed": freed}
         text = json.dumps(said).encode()
-        nbytes = len(text) + sum(memoryview(part).nbytes for part in inside)
+        body = b"".join((text, bytes(_padded(len(text)) - len(text)), *inside))
+        nbytes = len(body) + sum(memoryview(part).nbytes for part in apart)
         if nbytes > MOST_BYTES - _LAYOUT.size:
             raise TransportError(
                 f"edge {self.edge}: a message of {nbytes:,} bytes is longer than the {MOST_BYTES:,} that may travel at "
                 "once; take fewer rows at a time, with dt.Options(batch_rows=…, out_rows=…)"
             )
-        crc = zlib.crc32(text)
-        for part in inside:
+        crc = zlib.crc32(body)
+        for part in apart:
             crc = zlib.crc32(part, crc)
-        header = Header(kind, self.job, self.generation, self.edge, self.sent, crc)
+        header = Header(kind, self.job, self.generation, self.edge, self.sent, crc, len(text))
         try:
-            self.socket.send_multipart([header.pack(), text, *inside], flags=zmq.DONTWAIT, copy=nbytes < 65536)
+            self.socket.send_multipart([header.pack() + body, *apart], flags=zmq.DONTWAIT, copy=nbytes < 65536)
         except zmq.Again:
             raise TransportError(
                 f"edge {self.edge}: nobody is there to take message {self.sent}; the other end is gone, and the job "
@@ -166,12 +181,15 @@ class Channel:
         """Return the next message, or None if none came in `timeout` seconds (None: wait for it)."""
         until = None if timeout is None else time.monotonic() + timeout
         while True:
+            frames = self._frames()
+            if frames is not None:
+                message = self._read(frames)
+                if message is not None:
+                    return message
+                continue
             left = None if until is None else max(0.0, until - time.monotonic())
-            if not self.socket.poll(None if left is None else int(left * 1000)):
+            if left == 0.0 or not self.socket.poll(None if left is None else max(1, int(left * 1000))):
                 return None
-            message = self._read()
-            if message is not None:
-                return message
 
     def give_back(self, kind: int) -> None:
         """Tell the other end, in a message of its own, which of its blocks are finished with, if any."""
@@ -184,34 +202,53 @@ class Channel:
         finished = self.reader.finished
         return [finished.popleft() for _ in range(len(finished))]
 
-    def _read(self) -> Message | None:
-        frames = self.socket.recv_multipart(copy=False)
-        header = Header.unpack(frames[0].bytes)
+    def _frames(self) -> "list[zmq.Frame] | None":
+        """Return what has come, if anything."""
+        try:
+            frames = [self.socket.recv(zmq.DONTWAIT, copy=False)]
+        except zmq.Again:
+            return None
+        while frames[-1].more:
+            frames.append(self.socket.recv(copy=False))
+        return frames
+
+    def _read(self, frames: "list[zmq.Frame]") -> Message | None:
+        first = frames[0].buffer
+        header = Header.unpack(first)
         if not next_in_order(header, self.job, self.generation, self.edge, self.received):
             return None
-        if len(frames) < 2 or sum(len(frame.buffer) for frame in frames) > MOST_BYTES:
+        body = first[_LAYOUT.size :]
+        if header.text > len(body) or sum(len(frame.buffer) for frame in frames) > MOST_BYTES:
             raise TransportError(f"edge {self.edge}: message {header.sequence} has no valid length")
-        crc = 0
+        crc = zlib.crc32(body)
         for frame in frames[1:]:
             crc = zlib.crc32(frame.buffer, crc)
         if crc != header.crc:
             raise TransportError(f"edge {self.edge}: message {header.sequence} came damaged (its checksum differs)")
         self.received += 1
-        meta = json.loads(frames[1].bytes)
+        meta = json.loads(bytes(body[: header.text]))
         if self.arena is not None:
             for segment, offset in meta.get("freed", ()):
                 self.arena.drop(segment, offset)
-        inside = iter(frames[2:])
+        at = _padded(header.text)
+        apart = iter(frames[1:])
         parts = []
         for place in meta.get("parts", ()):
             if place is None:
-                parts.append(_aligned(np.frombuffer(next(inside).buffer, np.uint8)))
+                parts.append(_aligned(np.frombuffer(next(apart).buffer, np.uint8)))
+            elif isinstance(place, int):
+                parts.append(_aligned(np.frombuffer(body[at : at + place], np.uint8)))
+                at += _padded(place)
             else:
                 assert self.reader is not None
                 parts.append(self.reader.read(Block(*place)))
         return Message(header.kind, meta, parts)
 
 
+def _padded(size: int) -> int:
+    return size + -size % _EIGHT
+
+
 def _aligned(part: np.ndarray) -> np.ndarray:
     """Return bytes that begin where numbers may: inside a message a part stands wherever it came to stand."""
-    return part if part.ctypes.data % 8 == 0 else part.copy()
+    return part if part.ctypes.data % _EIGHT == 0 else part.copy()

@@ -350,6 +350,7 @@ class Letter:
 @dataclass
 class Frame:
     bytes: bytes
+    more: bool
 
     @property
     def buffer(self):
@@ -401,15 +402,17 @@ class Socket:
 
     def __init__(self, sends, receives):
         self.sends, self.receives = sends, receives
+        self.coming = deque()  # frames of a message that is being read
 
     def send_multipart(self, frames, flags=0, copy=True):
         self.sends.send([bytes(frame) for frame in frames])
 
-    def recv_multipart(self, copy=False):
-        return [Frame(frame) for frame in self.receives.letters.popleft().frames]
-
-    def poll(self, timeout=0):
-        return self.receives.ready
+    def recv(self, flags=0, copy=False):
+        if not self.coming:
+            if not self.receives.ready:
+                raise zmq.Again
+            self.coming += self.receives.letters.popleft().frames
+        return Frame(self.coming.popleft(), bool(self.coming))
 
     def close(self):
         pass
