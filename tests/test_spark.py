@@ -607,6 +607,73 @@ def test_two_streams_make_a_stream(folder, spark, expected, tmp_path):
     assert sorted(map(tuple, spark.table("pairs").collect())) == sorted(zip(*pairs.values(), strict=True))
 
 
+def test_a_stream_of_results_is_read_while_it_grows(spark, tmp_path):
+    """Two folders grow, a flow joins them, and a query of Spark's reads what there is of the results meanwhile."""
+    for side in ("a", "b"):
+        (tmp_path / side).mkdir()
+    one, two = frames(tmp_path, spark, streaming=True)
+    found = dt.spark_join(
+        one, two, on="abs(l.x - r.x) <= 1", window=dt.last(300), time="t", every="100ms", output=str(tmp_path / "out"),
+        checkpoint=str(tmp_path / "ck"),
+    )  # fmt: skip
+    seen = []
+    query = (
+        found.select("id", "id_right")
+        .writeStream.foreachBatch(lambda frame, _: seen.append([tuple(row) for row in frame.collect()]))
+        .option("checkpointLocation", str(tmp_path / "query"))
+        .start()
+    )
+    for i in range(4):
+        for seed, side in enumerate(("a", "b"), 1):
+            pq.write_table(rows_of(i * 200, 200, seed), tmp_path / side / ".coming")
+            os.replace(tmp_path / side / ".coming", tmp_path / side / f"f{i}.parquet")
+        while i < 3 and not seen[i:]:  # the next files come when the query has seen something of these
+            time.sleep(0.05)
+    while found.job.status().rows_in < 1600:
+        time.sleep(0.05)
+    found.job.stop()
+    query.processAllAvailable()
+    query.stop()
+    sink = dt.collect()
+    band(tmp_path, sink, read=lambda side: dt.parquet(str(tmp_path / side))).run()
+    pairs = list(zip(*sink.table().to_pydict().values(), strict=True))
+    pairs = [pair for pair in pairs if pair[1] < 799]  # the last waits for what else the left may have of that moment
+    assert sorted(row for rows in seen for row in rows) == sorted(pairs)
+
+
+def test_a_job_that_fails_while_nobody_waits_says_so(folder, spark, capfd):
+    (folder / "a" / "f999.parquet").write_bytes(b"no parquet")
+    one, two = frames(folder, spark, streaming=True)
+    found = dt.spark_join(one, two, on="abs(l.x - r.x) <= 1", window=dt.last(300), time="t", trigger=NOW)
+    while found.job.running:
+        time.sleep(0.05)
+    said = [line for line in capfd.readouterr().err.splitlines() if "f999.parquet" in line]
+    assert len(said) == 1 and "read 'left'" in said[0] and "error while reading file" in said[0]
+    with pytest.raises(dt.DovetailError, match="f999.parquet"):
+        found.job.wait()
+
+
+def test_the_log_of_spark_goes_unless_an_error_named_it(folder, tmp_path):
+    code = """
+        import sys, dovetail as dt
+        flow = dt.Flow("f")
+        build = (lambda s: s.range(9)) if sys.argv[1] == "well" else (
+            lambda s: s.range(9).selectExpr("assert_true(id < 5, 'too far') as no"))
+        flow.read(dt.spark(build), name="s").write(dt.null())
+        flow.run()
+    """
+    for how, logs in (("well", 0), ("badly", 1)):
+        home = tmp_path / how
+        home.mkdir()
+        environ = {**os.environ, "TMPDIR": str(home)}
+        done = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(code), how], env=environ, capture_output=True, text=True
+        )
+        found = list(home.glob("dovetail-spark-*.log"))
+        assert len(found) == logs, done.stderr
+        assert (how == "well") == (done.returncode == 0) and all(str(path) in done.stderr for path in found)
+
+
 WRONG_JOINS = {
     "not": (lambda F, a, b: ~(a.x < b.x), "there is no NOT"),
     "whose": (lambda F, a, b: F.col("x") < b.x, "whose is 'x'?"),

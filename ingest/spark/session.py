@@ -6,7 +6,7 @@ into a file; later ones share it, and say so if they ask for another; an error i
 file where the rest is.
 
 A virtual machine that has died takes its session along. Then everything that refers to it is dropped, and the next
-attempt at the flow starts another.
+attempt at the flow starts another. The file with Spark's output goes when Python ends, unless an error has named it.
 """
 
 __all__ = ["Wanted", "check_installed", "failure", "is_lost", "lost", "py4j_error", "session_of", "told"]
@@ -74,6 +74,7 @@ class _Ours:
     session: Any = None
     wanted = Wanted()
     log: str | None = None
+    log_named = False  # in an error: somebody may want to read it
     folder: str | None = None
 
 
@@ -143,7 +144,9 @@ def _started(wanted: Wanted) -> Any:
     for name in ("py4j", "SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     logging.getLogger().addFilter(_not_py4j)
-    _Ours.log = os.path.join(tempfile.gettempdir(), f"dovetail-spark-{os.getpid()}.log")
+    if _Ours.log is None:
+        _Ours.log = os.path.join(tempfile.gettempdir(), f"dovetail-spark-{os.getpid()}.log")
+        atexit.register(_remove_log, _Ours.log)
     settings = {**CONF, "spark.master": wanted.master or "local[*]", "spark.app.name": "dovetail", **dict(wanted.conf)}
     conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
     # As `SparkSession.builder` does it, but for where the output of the virtual machine goes.
@@ -227,7 +230,13 @@ def told(error: BaseException) -> str:
 
 
 def _see_log() -> str:
+    _Ours.log_named = True
     return f" (Spark's own log: {_Ours.log})" if _Ours.log else ""
+
+
+def _remove_log(log: str) -> None:
+    if not _Ours.log_named:
+        Path(log).unlink(missing_ok=True)
 
 
 def py4j_error() -> type[Exception]:
