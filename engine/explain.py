@@ -182,6 +182,8 @@ def _row_bytes(spec: JoinSpec, side: str) -> int:
     columns = sum(_type_bytes(field.type) for field in spec.schemas[side])
     access = choose_access(spec, side)
     index = {"nested": 0, "hash": 28}.get(access.index, 24)
+    if access.boxed:
+        index = 4 + 8 * len({test.key.name for test in access.probe})
     rounding = spec.predicate.sides[side].remainder_with(access.applied).tests
     tests = (*access.probe, *access.filters) if access.index == "nested" else (*access.filters, *rounding)
     return columns + 8 * len(dict.fromkeys(tests)) + index + (8 if spec.windows[side].is_time else 0)

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from ..errors import FlowError, PredicateError, SchemaError
-from ..state import names
+from ..state import MOST_KEYS, OF_SEVERAL_KEYS, names
 from ..state.log import storable_type
 from .predicate import JoinPredicate, RangeTest, plan_predicate
 from .times import TimeDomain
@@ -104,17 +104,22 @@ def output_fields(spec: JoinSpec) -> list[tuple[str, str, pa.Field]]:
 
 @dataclass(frozen=True)
 class Access:
-    """How the rows of one side are found: an index on one test, or a scan that applies several."""
+    """How the rows of one side are found: an index on one test or on several, or a scan that applies several."""
 
     index: str
     why: str
-    probe: tuple[RangeTest, ...]  # hash: equalities; nested: all that a scan applies; else one test
+    probe: tuple[RangeTest, ...]  # hash: equalities; nested: all that a scan applies; one test, or several
     filters: tuple[RangeTest, ...]  # applied to what was found, pair by pair
     applied: tuple[RangeTest, ...]  # everything above, for the remainder
 
+    @property
+    def boxed(self) -> bool:
+        """True for an index that goes by several keys at once."""
+        return self.index in OF_SEVERAL_KEYS
+
     def describe(self) -> str:
         """Say it in a line."""
-        on = ", ".join(test.key.text for test in self.probe)
+        on = ", ".join(dict.fromkeys(test.key.text for test in self.probe))
         return f"{self.index} index on {on}" if self.probe and self.index != "nested" else "scan (nested)"
 
 
@@ -135,19 +140,20 @@ def choose_access(spec: JoinSpec, stored: str) -> Access:
         elif not ranges:
             index, why = "nested", "no part of the predicate is a range of one key"
         elif ranges[0].shape == "comparison" and len(one_ended) > 1:
-            index, why = "nested", "several inequalities without a band: one scan tests them all at once"
+            index, why = "zone_map", "several inequalities without a band: only all together do they narrow"
         else:
             index, why = "carousel", f"the predicate has a {ranges[0].shape} on one key"
     if index == "hash" and not equalities:
         raise PredicateError(
             f'{spec.name}: index="hash" needs an equality such as left.x == right.x; use "auto" or "nested"'
         )
-    if index not in ("nested", "hash") and not ranges and not ordered:
+    usable = tuple(t for t in plan.tests if t.shape not in ("union", "unequal"))
+    unequal = tuple(t for t in plan.tests if t.shape == "unequal")
+    served = usable if index in OF_SEVERAL_KEYS else (*ranges, *ordered)
+    if index not in ("nested", "hash") and not served:
         raise PredicateError(
             f'{spec.name}: index="{index}" needs a comparison between a left and a right value; use "auto" or "nested"'
         )
-    usable = tuple(t for t in plan.tests if t.shape not in ("union", "unequal"))
-    unequal = tuple(t for t in plan.tests if t.shape == "unequal")
     if index == "nested":
         return Access("nested", why, usable, unequal, (*usable, *unequal))
     if index == "hash":
@@ -156,9 +162,17 @@ def choose_access(spec: JoinSpec, stored: str) -> Access:
         rest = tuple(t for t in usable if t not in equalities)
         filters = (*checked, *rest, *unequal)
         return Access("hash", why, equalities, filters, (*equalities, *filters))
+    if index in OF_SEVERAL_KEYS:
+        # The same order for both roles of a self-join, so that they may share an index.
+        boxed = sorted(usable, key=lambda test: (_NARROWING.index(test.shape), test.key.name))
+        keys = list(dict.fromkeys(test.key.name for test in boxed))[:MOST_KEYS]
+        probe = tuple(test for test in boxed if test.key.name in keys)
+        filters = (*(test for test in usable if test not in probe), *unequal)
+        return Access(index, why, probe, filters, (*probe, *filters))
     chosen = ordered[0] if ordered else ranges[0]
     filters = (*(t for t in usable if t is not chosen), *unequal)
     return Access(index, why, (chosen,), filters, (chosen, *filters))
 
 
 _SELECTIVITY = ("band", "union", "comparison")  # what narrows most comes first
+_NARROWING = ("equality", "band", "comparison")

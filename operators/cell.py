@@ -69,12 +69,18 @@ class _StoredSide:
         # Places are rows until one is left out.
         self.places: Any = None  # then RowTimes: the row at each place
         self.scanned = {test: _native.RowKeys() for test in self.access.probe} if scanned else {}
-        self.index: Any = None if scanned else _native.Index(self.access.index)
+        # Of an index of several keys: the tests of each key.
+        self.boxed: list[list[RangeTest]] = _by_key(self.access.probe) if self.access.boxed else []
+        self.index: Any = None if scanned else self._new_index()
         self.lender: _StoredSide | None = None  # the other role of a self-join, if it keeps the index for both
         self.seen: deque[tuple[int, np.ndarray, np.ndarray | None]] = deque()  # keys of a share that can change
         self.bound = 0
         self.null_keys = 0
         self.started = False
+
+    def _new_index(self) -> Any:
+        name = self.access.index
+        return _native.BoxIndex(name, len(self.boxed)) if self.boxed else _native.Index(name)
 
     @property
     def nbytes(self) -> int:
@@ -107,7 +113,7 @@ class _StoredSide:
         probed = [new.keys[test] for test in self.access.probe]
         if not probed:
             return next(iter(new.keys.values()), _NO_KEYS)
-        return probed[0] if len(probed) == 1 or self.index is None else _native.combine_keys(probed)
+        return probed[0] if len(probed) == 1 or self.index is None or self.boxed else _native.combine_keys(probed)
 
     def store(self, new: _NewRows, first: int, rows: int, *, again: bool = False) -> int:
         """Take the new rows in; return how many are this cell's. `again`: they come back, until `restored`."""
@@ -128,6 +134,7 @@ class _StoredSide:
             self.places.start_at(self.bound)
             self.places.append(np.arange(self.bound, first))
         numbers = np.arange(first, first + rows, dtype=np.int64)
+        boxed = [keys[tests[0]] if can is None else keys[tests[0]][can] for tests in self.boxed]
         if can is not None:
             key, numbers = _native.keep_rows(key if len(key) else np.empty(rows, np.uint64), can, first)
         place = first
@@ -138,7 +145,7 @@ class _StoredSide:
             column.append(keys[test] if can is None else keys[test][can])
         if self.index is not None:
             take = self.index.restore if again else self.index.insert
-            take(key, np.arange(place, place + len(numbers), dtype=np.int64))
+            take(boxed or key, np.arange(place, place + len(numbers), dtype=np.int64))
         return len(numbers)
 
     def restored(self) -> None:
@@ -175,7 +182,7 @@ class _StoredSide:
             rows = np.arange(first, first + len(keys), dtype=np.int64)
             mine = _and(mine, rows >= self.bound)
             parts.append((keys[mine], rows[mine]))
-        index, places = _native.Index(self.access.index), _native.RowTimes()
+        index, places = self._new_index(), _native.RowTimes()
         if parts:
             places.append(np.concatenate([rows for _, rows in parts]))
             index.build(np.concatenate([keys for keys, _ in parts]), np.arange(len(places), dtype=np.int64))
@@ -203,8 +210,23 @@ class _StoredSide:
                 part.check()
 
 
+def _by_key(tests: Iterable[RangeTest]) -> list[list[RangeTest]]:
+    found: dict[str, list[RangeTest]] = {}
+    for test in tests:
+        found.setdefault(test.key.name, []).append(test)
+    return list(found.values())
+
+
 def _and(a: np.ndarray | None, b: np.ndarray | None) -> np.ndarray | None:
     return b if a is None else a if b is None else a & b
+
+
+def _common(ends: list[Ends]) -> Ends:
+    """Return what is in all of these ranges of one key."""
+    lo, hi = ends[0]
+    for low, high in ends[1:]:
+        lo, hi = np.maximum(lo, low), np.minimum(hi, high)
+    return lo, hi
 
 
 class _Probes:
@@ -236,6 +258,7 @@ class _Probes:
         self.row_lo, self.row_hi = (target.places_of(self._asked(rows)) for rows in (half.row_lo, half.row_hi))
         self.probe_ends = probe_ends and (self._asked(probe_ends[0]), self._asked(probe_ends[1]))
         self.scan_ends = [tuple(map(self._asked, ends[test])) for test in target.scanned]
+        self.box_ends = [tuple(map(self._asked, _common([ends[test] for test in tests]))) for tests in target.boxed]
 
     def _asked(self, values: np.ndarray) -> np.ndarray:
         """Return the values of the tuples that are asked."""
@@ -258,7 +281,7 @@ class _Probes:
 
     def _index_ends(self) -> tuple[np.ndarray, np.ndarray] | None:
         access = self.target.access
-        if access.index == "nested":
+        if access.index == "nested" or self.target.boxed:
             return None
         if len(access.probe) == 1:
             return self.ends[access.probe[0]]
@@ -272,7 +295,12 @@ class _Probes:
     def find(self, limit: int) -> None:
         """Find the pairs of the next probes, until there are about `limit` candidates."""
         target, begin, count = self.target, self.next, self.count
-        if self.probe_ends is None:
+        if self.box_ends:
+            los, his = ([ends[i] for ends in self.box_ends] for i in (0, 1))
+            self.probe, self.row, self.next = self.index.probe(
+                los, his, self.row_lo, self.row_hi, begin, count, limit
+            )  # fmt: skip
+        elif self.probe_ends is None:
             los, his = ([ends[i] for ends in self.scan_ends] for i in (0, 1))
             self.probe, self.row, self.next = _native.scan_rows(
                 list(target.scanned.values()), los, his, self.row_lo, self.row_hi, begin, count, limit

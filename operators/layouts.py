@@ -287,11 +287,13 @@ def best_shape(cells: int, rates: tuple[float, float], windows: tuple[float, flo
 
 
 def _is_equality(access: Access) -> bool:
-    return access.index != "nested" and bool(access.probe) and access.probe[0].shape == "equality"
+    several = access.index == "nested" or access.boxed
+    return not several and bool(access.probe) and access.probe[0].shape == "equality"
 
 
 def _is_range(access: Access) -> bool:
-    return access.index not in ("nested", "hash") and len(access.probe) == 1
+    several = access.index in ("nested", "hash") or access.boxed
+    return not several and len(access.probe) == 1
 
 
 # Splitters --------------------------------------------------------------------------------------------------------

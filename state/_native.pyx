@@ -103,6 +103,24 @@ cdef extern from "cpu.hpp" namespace "dovetail" nogil:
     cbool c_force_portable "dovetail::force_portable"(cbool portable)
 
 
+cdef extern from "box_store.hpp" namespace "dovetail" nogil:
+    const size_t kMostKeys
+    cdef cppclass Boxes:
+        size_t keys
+        const uint64_t* const* lo
+        const uint64_t* const* hi
+        const int64_t* row_lo
+        const int64_t* row_hi
+    cdef cppclass CBoxStore "dovetail::BoxStore":
+        void insert(const uint64_t* const* keys, const int64_t* rows, size_t n) except +
+        size_t probe(const Boxes& probes, size_t begin, size_t end, size_t limit, Pairs& out) except +
+        void expire(int64_t before_row) except +
+        size_t size()
+        size_t nbytes()
+        vector[pair[string, double]] statistics() except +
+        void check() except +
+
+
 cdef extern from "catalog.hpp" namespace "dovetail" nogil:
     cdef cppclass Kind:
         const char* name
@@ -111,6 +129,12 @@ cdef extern from "catalog.hpp" namespace "dovetail" nogil:
         vector[Parameter] parameters
         unique_ptr[CStore] make(const Settings& settings) except +
     const vector[Kind]& c_kinds "dovetail::kinds"()
+    cdef cppclass BoxKind:
+        const char* name
+        const char* summary
+        vector[Parameter] parameters
+        unique_ptr[CBoxStore] make(const Settings& settings, size_t keys) except +
+    const vector[BoxKind]& c_box_kinds "dovetail::box_kinds"()
 
 
 cdef extern from "keys.hpp" namespace "dovetail" nogil:
@@ -513,20 +537,31 @@ def find_late(const int64_t[::1] times, uint64_t delay, greatest):
 
 # Indexes and pairs --------------------------------------------------------------------------------------------
 
+cdef list _parameters(const vector[Parameter]& parameters):
+    cdef size_t p
+    return [
+        (parameters[p].name.decode(), parameters[p].standard, parameters[p].least, parameters[p].most,
+         parameters[p].meaning.decode())
+        for p in range(parameters.size())
+    ]
+
+
 def kinds():
     """(name, summary, whether it answers ranges, parameters as (name, standard, least, most, meaning)) of each store."""
-    cdef size_t i, p
-    cdef list found = [], parameters
-    for i in range(c_kinds().size()):
-        parameters = []
-        for p in range(c_kinds()[i].parameters.size()):
-            parameters.append((
-                c_kinds()[i].parameters[p].name.decode(), c_kinds()[i].parameters[p].standard,
-                c_kinds()[i].parameters[p].least, c_kinds()[i].parameters[p].most,
-                c_kinds()[i].parameters[p].meaning.decode(),
-            ))
-        found.append((c_kinds()[i].name.decode(), c_kinds()[i].summary.decode(), c_kinds()[i].ranges, parameters))
-    return found
+    cdef size_t i
+    return [
+        (c_kinds()[i].name.decode(), c_kinds()[i].summary.decode(), c_kinds()[i].ranges, _parameters(c_kinds()[i].parameters))
+        for i in range(c_kinds().size())
+    ]
+
+
+def box_kinds():
+    """(name, summary, parameters) of each store that goes by several keys at once."""
+    cdef size_t i
+    return [
+        (c_box_kinds()[i].name.decode(), c_box_kinds()[i].summary.decode(), _parameters(c_box_kinds()[i].parameters))
+        for i in range(c_box_kinds().size())
+    ]
 
 
 def allocated_bytes():
@@ -598,6 +633,88 @@ cdef class Index:
         probes.row_lo, probes.row_hi = _i64(row_lo), _i64(row_hi)
         with nogil:
             upto = self.store.get().probe(probes, begin, end, limit, pairs)
+        return _hand_over(pairs.probe), _hand_over(pairs.row), upto
+
+    def expire(self, int64_t before_row):
+        with nogil:
+            self.store.get().expire(before_row)
+
+    def check(self):
+        self.store.get().check()
+
+    def __len__(self):
+        return self.store.get().size()
+
+    @property
+    def nbytes(self):
+        return self.store.get().nbytes()
+
+
+MOST_KEYS = kMostKeys
+
+
+cdef class BoxIndex:
+    """A window index over several uint64 keys: the contract of box_store.hpp."""
+
+    cdef unique_ptr[CBoxStore] store
+    cdef readonly str name
+    cdef readonly size_t keys
+
+    def __init__(self, str name, size_t keys, dict settings=None):
+        cdef vector[pair[string, double]] given
+        cdef const BoxKind* kind = NULL
+        cdef size_t i
+        if not 1 <= keys <= kMostKeys:
+            raise ValueError(f"{name}: {keys} keys; from 1 to {kMostKeys} can be searched for at once")
+        self.name, self.keys = name, keys
+        for i in range(c_box_kinds().size()):
+            if c_box_kinds()[i].name.decode() == name:
+                kind = &c_box_kinds()[i]
+        if kind == NULL:
+            raise ValueError(f"there is no index of several keys named {name!r}")
+        for key, value in (settings or {}).items():
+            given.push_back(pair[string, double](key.encode(), value))
+        self.store = kind.make(Settings(kind.parameters, given), keys)
+
+    cdef vector[const uint64_t*] _columns(self, list columns, Py_ssize_t n, str what) except *:
+        cdef vector[const uint64_t*] found
+        cdef const uint64_t[::1] view
+        _same_length(len(columns), self.keys, what)
+        for column in columns:
+            view = column
+            _same_length(view.shape[0], n, what)
+            found.push_back(_u64(view))
+        return found
+
+    def statistics(self):
+        """What the store tells of itself, by name."""
+        return {name.decode(): value for name, value in self.store.get().statistics()}
+
+    def insert(self, list keys, const int64_t[::1] rows):
+        cdef vector[const uint64_t*] columns = self._columns(keys, rows.shape[0], "insert")
+        with nogil:
+            self.store.get().insert(columns.data(), _i64(rows), rows.shape[0])
+
+    build = restore = insert
+
+    def restored(self):
+        """Nothing was put off."""
+
+    def probe(self, list lo, list hi, const int64_t[::1] row_lo, const int64_t[::1] row_hi, size_t begin, size_t end,
+              size_t limit):
+        """(probe, row, next): pairs of the probes in [begin, end), and the first one not answered."""
+        _same_length(row_hi.shape[0], row_lo.shape[0], "probe")
+        cdef vector[const uint64_t*] los = self._columns(lo, row_lo.shape[0], "probe")
+        cdef vector[const uint64_t*] his = self._columns(hi, row_lo.shape[0], "probe")
+        cdef Boxes boxes
+        cdef Pairs pairs
+        cdef size_t upto
+        if end > <size_t>row_lo.shape[0]:
+            raise ValueError(f"probe {end} of {row_lo.shape[0]}")
+        boxes.keys, boxes.lo, boxes.hi = self.keys, los.data(), his.data()
+        boxes.row_lo, boxes.row_hi = _i64(row_lo), _i64(row_hi)
+        with nogil:
+            upto = self.store.get().probe(boxes, begin, end, limit, pairs)
         return _hand_over(pairs.probe), _hand_over(pairs.row), upto
 
     def expire(self, int64_t before_row):

@@ -11,6 +11,7 @@
 #include "pim_tree.hpp"
 #include "rap_table.hpp"
 #include "wib_tree.hpp"
+#include "zone_map.hpp"
 
 namespace dovetail {
 namespace {
@@ -19,6 +20,13 @@ template <typename S>
 Kind kind(const char* name, const char* summary, bool ranges = true) {
   return {name, summary, ranges, S::parameters(), [](const Settings& settings) -> std::unique_ptr<Store> {
             return std::make_unique<S>(settings);
+          }};
+}
+
+template <typename S>
+BoxKind box_kind(const char* name, const char* summary) {
+  return {name, summary, S::parameters(), [](const Settings& settings, size_t keys) -> std::unique_ptr<BoxStore> {
+            return std::make_unique<S>(settings, keys);
           }};
 }
 
@@ -38,6 +46,13 @@ const std::vector<Kind>& kinds() {
       kind<ChainedStore<ImmutableTree>>("ib_chained", "ranges: a chain of immutable trees and a B+-tree for new rows"),
       kind<ImTreeStore>("im_tree", "ranges: an immutable tree, and a growing one for the newest rows"),
       kind<PimTreeStore>("pim_tree", "ranges: an immutable tree with many growing ones for the newest rows"),
+  };
+  return all;
+}
+
+const std::vector<BoxKind>& box_kinds() {
+  static const std::vector<BoxKind> all = {
+      box_kind<ZoneMapStore>("zone_map", "several ranges: sorted slides cut into runs, whose ends tell which to look at"),
   };
   return all;
 }

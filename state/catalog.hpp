@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "store.hpp"
+#include "box_store.hpp"
 
 namespace dovetail {
 
@@ -16,5 +16,14 @@ struct Kind {
 };
 
 const std::vector<Kind>& kinds();
+
+struct BoxKind {
+  const char* name;
+  const char* summary;
+  std::vector<Parameter> parameters;
+  std::unique_ptr<BoxStore> (*make)(const Settings&, size_t keys);
+};
+
+const std::vector<BoxKind>& box_kinds();
 
 }  // namespace dovetail

@@ -53,7 +53,7 @@ class Unreliable:
 
 def settings_of(name, rng):
     """Values of some parameters: small ones mostly, as large ones make little happen in a short stream."""
-    for _, _, _, parameters in [kind for kind in _native.kinds() if kind[0] == name]:
+    for *_, parameters in [kind for kind in (*_native.kinds(), *_native.box_kinds()) if kind[0] == name]:
         chosen = {}
         for key, standard, least, most, _ in parameters:
             if rng.random() < 0.6:

@@ -18,7 +18,7 @@ from hypothesis import assume
 from predicates import Column, Compare, sides
 from streams import Case, Side, said_duration
 
-INDEXES = ("auto", "nested", "hash", "carousel")
+INDEXES = ("auto", "nested", "hash", "carousel", "zone_map")
 OTHERS = tuple(sorted(set(dt.state.names()) - set(INDEXES)))  # of the papers: one is drawn for each case
 Steps = list[tuple[list[dict], list[dict]]]
 Pairs = list[tuple[int, int]]

@@ -101,7 +101,7 @@ def test_a_condition_on_one_side_is_kept_apart():
         (left.i == right.i, None, "hash"),
         ((left.x - right.x).abs() <= 5, None, "carousel"),
         (left.x < right.x, None, "carousel"),
-        ([left.x < right.x, left.y > right.y], None, "nested"),
+        ([left.x < right.x, left.y > right.y], None, "zone_map"),
         ((left.i < right.i) | (left.i > right.i + 9), None, "carousel"),
         (left.i != right.i, None, "nested"),
         (left.i == right.i, dt.last(256), "nested"),

@@ -33,6 +33,12 @@ TINY = {
         {"fanout": 4, "least": 40, "merge_ratio": 1, "insertion_depth": 1},
         {"fanout": 7, "least": 12, "merge_ratio": 0.25, "insertion_depth": 0},
     ],
+    "zone_map": [
+        {},
+        {"seal": 4, "run": 3, "fan": 2},
+        {"seal": 1, "run": 1, "fan": 3},
+        {"seal": 50, "run": 8, "fan": 2},
+    ],
 }
 """The settings with which each store is tested: the standard ones, and some that make everything happen often."""
 
@@ -195,7 +201,7 @@ def test_a_store_built_at_once_is_the_same(name, settings, kind):
     built.check()
     for at in range(0, 700, 100):
         filled.insert(keys[at : at + 100], rows[at : at + 100])
-        back._index.restore(keys_of(keys[at : at + 100]), rows[at : at + 100])
+        back._index.restore(back._given([keys_of(keys[at : at + 100])]), rows[at : at + 100])
     back._index.restored()
     more = Stream(kind, rng).take(300)
     for store in (built, filled, back):
@@ -363,9 +369,9 @@ def test_positions_of_a_carousel_come_round():
 
 @every_store
 def test_a_probe_that_reaches_its_limit_says_where_to_go_on(name, settings):
-    index = _native.Index(name, settings)
-    index.insert(_native.keys_of(np.zeros(10, np.int64)), np.arange(10))
-    key = _native.keys_of(np.zeros(5, np.int64))
+    store = state.make(name, "int64", **settings)
+    store.insert(np.zeros(10, np.int64), 0)
+    index, key = store._index, store._given([_native.keys_of(np.zeros(5, np.int64))])
     lo, hi = np.zeros(5, np.int64), np.full(5, 10)
     at, found = 0, []
     while at < 5:
