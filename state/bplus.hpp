@@ -76,6 +76,11 @@ class BPlusTree {
     }
   }
 
+  // Takes back the newest entry of each key, the last one first.
+  void take_back(const uint64_t* keys, size_t n) noexcept {
+    while (n) take_back(keys[--n]);
+  }
+
   // Deletes the oldest entry of each key; there must be one.
   void erase(const uint64_t* keys, size_t n) noexcept {
     for (size_t done = 0; done < n;) {

@@ -9,6 +9,7 @@
 #include "llat.hpp"
 #include "nested.hpp"
 #include "pim_tree.hpp"
+#include "po_join.hpp"
 #include "rap_table.hpp"
 #include "wib_tree.hpp"
 #include "zone_map.hpp"
@@ -53,6 +54,7 @@ const std::vector<Kind>& kinds() {
 const std::vector<BoxKind>& box_kinds() {
   static const std::vector<BoxKind> all = {
       box_kind<ZoneMapStore>("zone_map", "several ranges: sorted slides cut into runs, whose ends tell which to look at"),
+      box_kind<PoJoinStore>("po_join", "several ranges: SPO-Join's slides, sorted by each key and tied by a permutation"),
   };
   return all;
 }

@@ -74,12 +74,17 @@ inline void sort_by_key(Entry* entries, Entry* scratch, size_t n) {
 }
 
 // Puts rows into ascending order, with memory that is kept from one probe to the next.
+//
+// Rows differ, so a bit for each row of their range sorts them: set as they come, read in order. A second layer has a
+// bit for each word of the first that is not zero, so that reading costs by what was set and not by the range. A word
+// mostly holds few bits, as many as cannot be guessed, so four are written for each and only those counted that were
+// there. Where rows lie so far apart that most bits would be in a line of their own, they are dealt out by their digits.
 class RowSorter {
  public:
-  size_t nbytes() const { return seen_.capacity() * sizeof(uint64_t); }
+  size_t nbytes() const { return (bits_.capacity() + words_.capacity() + scratch_.capacity()) * sizeof(uint64_t); }
 
   void sort(int64_t* rows, size_t n) {
-    if (n <= 24) {
+    if (n <= kInsertion) {
       for (size_t i = 1; i < n; ++i) {
         const int64_t row = rows[i];
         size_t at = i;
@@ -97,35 +102,57 @@ class RowSorter {
     }
     if (ascends) return;
     const uint64_t span = static_cast<uint64_t>(most - least);
-    if (span / 64 < n / 4) {
-      by_bits(rows, n, least, span / 64 + 1);
+    if (span / kSparse < n) {
+      by_bits(rows, n, least, span);
     } else {
-      if (seen_.size() < n) seen_.resize(n);
+      if (scratch_.size() < n) scratch_.resize(n);
       // As distances from the least, which have fewer bits: nothing is below it.
       for (size_t i = 0; i < n; ++i) rows[i] -= least;
-      sort_by_bits(rows, reinterpret_cast<int64_t*>(seen_.data()), n,
+      sort_by_bits(rows, reinterpret_cast<int64_t*>(scratch_.data()), n,
                    [](int64_t distance) { return static_cast<uint64_t>(distance); });
       for (size_t i = 0; i < n; ++i) rows[i] += least;
     }
   }
 
  private:
-  // Where rows are dense, a bit for each row of their range is faster than dealing them out twice.
-  void by_bits(int64_t* rows, size_t n, int64_t least, size_t words) {
-    seen_.assign(words, 0);
+  static constexpr size_t kInsertion = 24;
+  static constexpr uint64_t kSparse = 1 << 15;  // rows of the range for one that is there
+
+  void by_bits(int64_t* rows, size_t n, int64_t least, uint64_t span) {
+    // All bits are zero between calls.
+    if (bits_.size() <= span / 64) bits_.resize(span / 64 + 1, 0);
+    if (words_.size() <= span / 4096) words_.resize(span / 4096 + 1, 0);
+    uint64_t* const bits = bits_.data();
+    uint64_t* const words = words_.data();
     for (size_t i = 0; i < n; ++i) {
-      const auto at = static_cast<size_t>(rows[i] - least);
-      seen_[at / 64] |= uint64_t{1} << (at % 64);
+      const auto at = static_cast<uint64_t>(rows[i] - least);
+      bits[at / 64] |= uint64_t{1} << (at % 64);
+      words[at / 4096] |= uint64_t{1} << (at / 64 % 64);
     }
     size_t next = 0;
-    for (size_t w = 0; w < words; ++w) {
-      for (uint64_t bits = seen_[w]; bits; bits &= bits - 1) {
-        rows[next++] = least + static_cast<int64_t>(w * 64) + __builtin_ctzll(bits);
+    for (uint64_t w = 0; w <= span / 4096; ++w) {
+      for (uint64_t some = std::exchange(words[w], 0); some; some &= some - 1) {
+        const uint64_t word = w * 64 + static_cast<uint64_t>(__builtin_ctzll(some));
+        uint64_t set = std::exchange(bits[word], 0);
+        const int64_t first = least + static_cast<int64_t>(word * 64);
+        while (next + 4 <= n) {
+          size_t there = 0;
+          for (size_t i = 0; i < 4; ++i) {
+            rows[next + i] = first + __builtin_ctzll(set | kLast);
+            there += set != 0;
+            set &= set - (set != 0);
+          }
+          next += there;
+          if (set == 0) break;
+        }
+        for (; set; set &= set - 1) rows[next++] = first + __builtin_ctzll(set);
       }
     }
   }
 
-  Vector<uint64_t> seen_;
+  static constexpr uint64_t kLast = uint64_t{1} << 63;  // something to find where nothing is left
+
+  Vector<uint64_t> bits_, words_, scratch_;
 };
 
 }  // namespace dovetail

@@ -63,6 +63,15 @@ class RowLog {
     return consecutive_ ? position + offset_ : rows_.data()[position - rows_.first_row()];
   }
 
+  // Makes rows of positions, in place.
+  void to_rows(int64_t* positions, size_t n) const {
+    if (consecutive_) {
+      for (size_t i = 0; i < n; ++i) positions[i] += offset_;
+    } else {
+      for (size_t i = 0; i < n; ++i) positions[i] = row_at(positions[i]);
+    }
+  }
+
   int64_t position_of(int64_t row) const { return position_of(row, begin_); }
 
   // `near` is a position at or below the answer, such as the answer to a lower row.

@@ -120,8 +120,10 @@ template <typename T>
 class Growing {
  public:
   size_t size() const { return size_; }
+  size_t nbytes() const { return capacity_ * sizeof(T); }
   T* data() { return buffer_.get(); }
   const T* data() const { return buffer_.get(); }
+  void clear() { size_ = 0; }
 
   // Room for n more values behind the last one; `advance` then says how many of them count.
   T* reserve(size_t n) {

@@ -90,10 +90,10 @@ class ZoneMapStore final : public BoxStore {
       for (const Slide& slide : slides_) {
         if (slide.first < to && slide.end() > from) found = find_in(slide, box, from, to, found, out.row);
       }
+      sorter_.sort(out.row.data() + out.row.size(), found);
       found = find_waiting(box, from, to, found, out.row);
       if (found == 0) continue;
-      int64_t* place = out.row.data() + out.row.size();
-      for (size_t i = 0; i < found; ++i) place[i] = rows_.row_at(place[i]);
+      rows_.to_rows(out.row.data() + out.row.size(), found);
       out.claim(static_cast<int64_t>(p), found);
       if (out.size() >= limit) return p + 1;
     }
@@ -193,7 +193,7 @@ class ZoneMapStore final : public BoxStore {
     const bool whole = from <= slide.first && slide.end() <= to;
     if (met_.size() <= slide.runs()) met_.resize(slide.runs() + 1);
     const size_t met = met_runs(slide.zones, box, keys_, met_.data());
-    const size_t last = std::min(keys_, kSortedKeys) - 1, before = found;
+    const size_t last = std::min(keys_, kSortedKeys) - 1;
     for (size_t m = 0; m < met; ++m) {
       const uint32_t run = met_[m];
       size_t begin = slide.starts[run], end = slide.starts[run + 1];
@@ -233,7 +233,6 @@ class ZoneMapStore final : public BoxStore {
       }
       found += some;
     }
-    sorter_.sort(out.data() + out.size() + before, found - before);
     return found;
   }
 

@@ -39,6 +39,13 @@ TINY = {
         {"seal": 1, "run": 1, "fan": 3},
         {"seal": 50, "run": 8, "fan": 2},
     ],
+    "po_join": [
+        {},
+        {"slides": 3, "least": 4, "fanout": 4},
+        {"slides": 7, "least": 1, "fanout": 5, "threads": 3},
+        {"slides": 1, "least": 10_000, "hash": 1},
+        {"slides": 4, "least": 20, "hash": 1, "threads": 2},
+    ],
 }
 """The settings with which each store is tested: the standard ones, and some that make everything happen often."""
 
