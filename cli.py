@@ -11,6 +11,7 @@ Exit codes: 0 done, 1 failed while running, 2 cannot run as written, 130 stopped
 __all__ = ["main"]
 
 import argparse
+import contextlib
 import importlib
 import importlib.util
 import inspect
@@ -19,7 +20,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -289,13 +290,25 @@ def _import(place: str, target: str) -> Any:
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         sys.modules[path.stem] = module
-        spec.loader.exec_module(module)
+        with _syntax(target):
+            spec.loader.exec_module(module)
         return module
     sys.path.insert(0, os.getcwd())
     try:
-        return importlib.import_module(place)
+        with _syntax(target):
+            return importlib.import_module(place)
     except ModuleNotFoundError as error:
         if error.name and not (place == error.name or place.startswith(error.name + ".")):
             raise  # the module is there, and something that it imports is not
         name = target.partition(":")[2] or "flow"
         raise FlowError(f"{target}: there is no module {place!r}; name a file as path/to/file.py:{name}") from None
+
+
+@contextlib.contextmanager
+def _syntax(target: str) -> Iterator[None]:
+    """Say where a file is not Python: how it came to be read is of no matter."""
+    try:
+        yield
+    except SyntaxError as error:
+        line = f"\n    {error.text.strip()}" if error.text else ""
+        raise FlowError(f"{target}: {error.filename}, line {error.lineno}: {error.msg}{line}") from None

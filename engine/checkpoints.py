@@ -392,9 +392,11 @@ class Checkpoints:
         both = [name for name in old if name in new and old[name] != new[name]]
         changes += [f"{name!r} was: {old[name]}; now it is: {new[name]}" for name in both]
         if changes:
+            # A step that comes in between gives those behind it other names: the first ones say what happened.
+            told = "; step ".join(changes[:3]) + (f"; and {len(changes) - 3} more" if len(changes) > 3 else "")
             raise CheckpointError(
                 f"{where}: flow {manifest.flow!r} has changed since checkpoint {manifest.number}: step "
-                f"{'; step '.join(changes)}. Run the flow as it was, or begin in another folder"
+                f"{told}. Run the flow as it was, or begin in another folder"
             )
 
     def _rows(self, manifest: Manifest, log: str, keep: int, end: int) -> Rows:

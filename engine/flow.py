@@ -50,6 +50,7 @@ from .graph import (
 )
 from .job import Job
 from .keeper import keeping
+from .physical import MOST_WORKERS
 from .result import Result
 from .run import Status, run
 
@@ -234,6 +235,8 @@ class Flow:
     def _checked(self, workers: int) -> int:
         if not isinstance(workers, int) or isinstance(workers, bool) or workers < 1:
             raise FlowError(f"flow {self.name!r}: workers={workers!r}; give a number of processes, at least 1")
+        if workers > MOST_WORKERS:
+            raise FlowError(f"flow {self.name!r}: workers={workers}; a run has {MOST_WORKERS} at most")
         return workers
 
     def _repr_markdown_(self) -> str:

@@ -44,6 +44,7 @@ BUSY = 0.8
 """Of a core's time, at most, in an estimate of what is needed."""
 
 MOST_WORKERS = 256
+"""Of a run."""
 
 
 def join_rate(spec: JoinSpec, layout: Layout) -> float:

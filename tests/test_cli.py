@@ -112,6 +112,7 @@ WRONG = {
     "a path without .py": ("./wrong:flow", "./wrong:flow: there is no module './wrong'; name a file as"),
     "a path to a folder above": ("../wrong", "../wrong: there is no module '../wrong'; name a file as"),
     "a flow that writes nothing": ("wrong.py", "flow 'wrong' writes nothing, so there is nothing to run"),
+    "no Python": ("open.py", "open.py, line 2: '(' was never closed\n    flow = dt.Flow("),
     "a flow that cannot be written": ("broken.py", "filter 'f': there is no column 'y'; there are: x"),
 }
 
@@ -127,6 +128,7 @@ def test_what_cannot_run_as_written_is_told_in_a_line_and_ends_with_2(case, caps
     """,
     )
     write("broken.py", 'dt.Flow("b").read(dt.memory({"x": [1]})).filter(col("y") > 1, name="f")')
+    Path("open.py").write_text("import dovetail as dt\nflow = dt.Flow(")
     target, text = WRONG[case]
     code, out, err = ran(capsys, "run", target)
     assert (code, out) == (2, "")

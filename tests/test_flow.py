@@ -185,6 +185,7 @@ def test_a_flow_that_writes_nothing_has_nothing_to_run():
         ({"fresh": True}, "flow 'f': fresh=True means nothing without checkpoint=…"),
         ({"workers": 0}, "flow 'f': workers=0; give a number of processes, at least 1"),
         ({"workers": True}, "flow 'f': workers=True; give a number of processes, at least 1"),
+        ({"workers": 257}, "flow 'f': workers=257; a run has 256 at most"),
         ({"workers": "2"}, "flow 'f': workers='2'; give a number of processes, at least 1"),
     ],
 )

@@ -175,7 +175,8 @@ def _connected(wanted: Wanted) -> Any:
         _ = session.version
         return session
     except (PySparkException, ImportError) as error:
-        raise SourceError(f"spark: remote={wanted.remote!r} cannot be used: {_sentence(error)}") from error
+        way = "; pip install 'pyspark[connect]'" if isinstance(error, ImportError) else ""
+        raise SourceError(f"spark: remote={wanted.remote!r} cannot be used: {_sentence(error)}{way}") from error
 
 
 def _is_alive(session: Any) -> bool:
