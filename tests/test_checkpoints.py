@@ -266,8 +266,8 @@ def damage(path):
     [
         (None, {"name": "g"}, "is of flow 'f', and this is flow 'g'; give each a folder of its own"),
         (None, {"keep": dt.col("x") > 5}, r"has changed since checkpoint \d+: step 'kept' was: filter, x >= 0"),
-        (lambda p: rewrite(state_files(p, "checkpoint")[-1], lambda known: known["steps"].update(dict.fromkeys("abcde"))),
-         {}, r"step 'a' is gone .*; step 'b' .*; step 'c' is gone [^;]*; and 2 more\. Run the flow"),
+        (lambda p: rewrite(state_files(p, "checkpoint")[-1], lambda k: k["steps"].update(dict.fromkeys("abcde"))), {},
+         "step 'a' is gone .*; step 'b' .*; step 'c' is gone [^;]*; and 2 more. Run the flow"),
         (None, {"data": range(101)}, "memory: 101 rows, and the checkpoint that is gone on from was made over 100 o"),
         (None, {"data": [*range(99), 7]}, "memory: 100 rows, and the checkpoint that is gone on from was made"),
         (lambda p: rewrite(state_files(p, "checkpoint")[-1], lambda known: known.update(format=2)), {},
