@@ -7,7 +7,7 @@ NATIVE := setup.py setup.cfg pyproject.toml $(wildcard state/*.hpp state/*.cc st
 SANITIZED := ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc \
 	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)"
 
-.PHONY: demo test faults faults-spark lint simulate bench bench-engine bench-recovery bench-spark bench-state bench-claims sanitize fuzz clean
+.PHONY: demo test faults faults-spark lint simulate bench bench-choice bench-engine bench-recovery bench-spark bench-state bench-claims sanitize fuzz clean
 
 demo: $(VENV)/.ready
 	$(BIN)/python examples/spark_power.py
@@ -37,10 +37,13 @@ bench: $(VENV)/.ready
 
 # The native code under AddressSanitizer and UBSan, with Cython's own checks, in an environment of its own.
 # libstdc++ is loaded first as well: else the sanitizer does not find what it wraps (exceptions of other libraries).
+# Without the tests of Spark, which start a Java that does not live with it, and have no native code of ours to run that
+# others do not run. Some forty minutes on two cores.
 sanitize: $(VENV)-sanitize/.ready
 	DOVETAIL_DEBUG=1 $(VENV)-sanitize/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
 	    --force-reinstall .
-	DOVETAIL_EXAMPLES=60 $(SANITIZED) $(VENV)-sanitize/bin/python -m pytest tests -q -x -m "not slow" --ignore tests/test_house.py -p no:cacheprovider
+	DOVETAIL_EXAMPLES=60 $(SANITIZED) $(VENV)-sanitize/bin/python -m pytest tests -q -n 2 --dist loadgroup -m "not slow" \
+	    --ignore tests/test_house.py --ignore tests/test_spark.py -p no:cacheprovider
 
 # Window indexes on random streams with failing allocations, in the same build, for MINUTES.
 MINUTES ?= 5
@@ -65,6 +68,10 @@ bench-spark: $(VENV)/.ready
 bench-state: $(VENV)/.ready
 	$(BIN)/python -m tests.bench.state --save docs/index-figures.json
 	$(BIN)/python -m tests.bench.report
+
+# Joins on several inequalities, and which index serves them.
+bench-choice: $(VENV)/.ready
+	$(BIN)/python -m tests.bench.choice
 
 # What the papers claim, in some twenty minutes; wants Abseil, too.
 bench-claims: $(VENV)/.ready

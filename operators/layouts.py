@@ -216,9 +216,9 @@ def choose_layout(
     """Choose the layout of a join; `explain()` shows the reason.
 
     The rule: a key that both sides compare for equality lets each row be kept by one cell and each tuple ask one. Rows
-    that are found by a band are cheap to store, so each cell has a copy of the index, as long as those take no more
-    than `COPIES_BYTES`; then ranges of keys are dealt out. Anything else needs the matrix, in the shape that is best
-    for these rates of left and right rows (`best_shape`).
+    that are found by a band, or by several ranges at once, are cheap to store, so each cell has a copy of the index, as
+    long as those take no more than `COPIES_BYTES`; then ranges of the one key are dealt out. Anything else needs the
+    matrix, in the shape that is best for these rates of left and right rows (`best_shape`).
     """
     access = {side: choose_access(spec, side) for side in SIDES}
     hashed = all(_is_equality(found) for found in access.values())
@@ -228,7 +228,9 @@ def choose_layout(
         if hashed:
             name, why = "hash", "the predicate has an equality key"
         elif ranged and all(found.probe[0].shape != "comparison" for found in access.values()):
-            name, why = _for_bands(spec, cells)
+            name, why = _for_ranges(spec, cells, "a band on one key")
+        elif all(found.boxed for found in access.values()):
+            name, why = _for_ranges(spec, cells, "ranges of several keys", or_else="matrix")
         else:
             name, why = "matrix", "no key leads a row to one cell"
     if name == "hash" and not hashed:
@@ -256,16 +258,16 @@ INDEX_BYTES = 24
 """Bytes that a row takes in an index of ranges, about."""
 
 
-def _for_bands(spec: JoinSpec, cells: int) -> tuple[str, str]:
+def _for_ranges(spec: JoinSpec, cells: int, what: str, or_else: str = "range") -> tuple[str, str]:
     rows = [spec.windows[side].rows for side in (SIDES[:1] if spec.self_join else SIDES)]
     if any(count is None for count in rows):
         if cells <= 4:
-            return "copies", "a band on one key, which is cheap to store"
-        return "range", "a band on one key; a window by time could be too large for a copy in each cell"
+            return "copies", f"{what}, which is cheap to store"
+        return or_else, f"{what}; a window by time could be too large for a copy in each cell"
     size = sum(count or 0 for count in rows) * INDEX_BYTES * cells
     if size <= COPIES_BYTES:
-        return "copies", f"a band on one key, which is cheap to store; {size >> 20:,} MB for all copies of the index"
-    return "range", f"a band on one key; copies of the index would take {size >> 20:,} MB"
+        return "copies", f"{what}, which is cheap to store; {size >> 20:,} MB for all copies of the index"
+    return or_else, f"{what}; copies of the index would take {size >> 20:,} MB"
 
 
 def best_shape(cells: int, rates: tuple[float, float], windows: tuple[float, float]) -> tuple[int, int]:

@@ -159,7 +159,9 @@ def test_the_rule_for_layouts():
     assert choose_layout(timed, 4).describe() == "copies on 4 cells"
     assert choose_layout(timed, 5).describe() == "range on 5 cells"
     assert choose_layout(spec_of(left.x < right.x), 6).describe() == "matrix 2 × 3 on 6 cells"
-    assert choose_layout(spec_of([left.x < right.x, left.k > right.k]), 4).describe() == "matrix 2 × 2 on 4 cells"
+    several = [left.x < right.x, left.k > right.k]
+    assert choose_layout(spec_of(several), 4).describe() == "copies on 4 cells"
+    assert choose_layout(spec_of(several, dt.last(10_000_000)), 4).describe() == "matrix 2 × 2 on 4 cells"
     assert choose_layout(spec_of((left.x - right.x).abs() <= 1), 4, "chain").describe() == "chain on 4 cells"
 
 

@@ -1,0 +1,210 @@
+"""Joins on several inequalities, and which index serves them: `make bench-choice`.
+
+`several`: one window of a million rows, of which every index has the same ones; what a probe takes with the pairs in
+order, and without its mutable part where there is one to leave out. `joins`: whole joins over windows of 100,000 and of
+a million rows that move on by tenths, fed as users feed them. `python -m tests.bench.choice several` runs one of them.
+
+What is compared must find the same pairs: each round counts them.
+"""
+
+import argparse
+import os
+import pathlib
+import statistics
+import time
+
+import dovetail as dt
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from dovetail import left, right
+from dovetail.state import _native
+
+ROUNDS = int(os.environ.get("DOVETAIL_ROUNDS", "5"))
+W = 1_000_000
+HALF = W // 20  # of a slide of po_join's: its mutable part is half full when it is probed
+TAXI = pathlib.Path(os.environ.get("DOVETAIL_TAXI", "nyc_taxi_2018_2019.parquet"))
+
+
+def row(*cells):
+    print("  " + "  ".join(f"{cell:<28}" if i == 0 else f"{cell:>16}" for i, cell in enumerate(cells)), flush=True)
+
+
+# One window -------------------------------------------------------------------------------------------------------
+
+
+def window(kind, rng):
+    """Two keys of each row of a window, and of what is asked: a < x and b > y."""
+    a = rng.random(W + HALF)
+    b = rng.random(W + HALF) if kind == "independent" else np.clip(a + rng.normal(0, 0.0005, W + HALF), 0, 1)
+    return a, b
+
+
+CASES = [
+    ("independent", 9e-6), ("independent", 1e-3), ("independent", 0.02), ("independent", 0.25), ("opposed", None),
+]  # fmt: skip
+"""Keys, and the part of all rows that is found. Opposed: each comparison holds for half of the rows, both for few."""
+
+
+def questions(kind, part, rng, count):
+    if part is None:
+        x = rng.uniform(0.45, 0.55, count)
+        return x, x
+    x = np.sqrt(part) * rng.uniform(0.9, 1.1, count)
+    return x, 1 - np.sqrt(part) * rng.uniform(0.9, 1.1, count)
+
+
+class Scan:
+    """All rows, eight at a time."""
+
+    def __init__(self):
+        self.columns = [_native.RowKeys(), _native.RowKeys()]
+
+    def insert(self, keys, rows):
+        for column, values in zip(self.columns, keys, strict=True):
+            column.append(values)
+
+    def expire(self, before):
+        for column in self.columns:
+            column.expire(before)
+
+    def probe(self, lo, hi, *rest):
+        return _native.scan_rows(self.columns, lo, hi, *rest)
+
+
+STRUCTURES = {
+    "scan": Scan,
+    "B+-trees, bits": lambda: _native.BoxIndex("po_join", 2, {"least": 2**31}),
+    "B+-trees, set": lambda: _native.BoxIndex("po_join", 2, {"least": 2**31, "hash": 1}),
+    "po_join": lambda: _native.BoxIndex("po_join", 2),
+    "po_join, all sealed": lambda: _native.BoxIndex("po_join", 2, {"least": 1024, "slides": 1000}),
+    "zone_map": lambda: _native.BoxIndex("zone_map", 2),
+}
+SLOW = {"scan": 8, "B+-trees, bits": 2, "B+-trees, set": 40}
+"""How much fewer probes are asked of what takes so much longer."""
+
+
+def filled(make, keys):
+    index = make()
+    for at in range(0, W + HALF, 10_000):
+        some = slice(at, at + 10_000)
+        index.insert([key[some] for key in keys], np.arange(at, at + len(keys[0][some])))
+    index.expire(HALF)
+    return index
+
+
+def ask(index, lo, hi, count):
+    """Probe, as a join does: so many pairs at a time. Return seconds of CPU a probe, and how many pairs there were."""
+    row_lo, row_hi = np.full(count, HALF), np.full(count, W + HALF)
+    lo, hi = ([bound[:count] for bound in bounds] for bounds in (lo, hi))
+    at = pairs = 0
+    start = time.process_time()
+    while at < count:
+        _, rows, at = index.probe(lo, hi, row_lo, row_hi, at, count, 32_768)
+        pairs += len(rows)
+    return (time.process_time() - start) / count, pairs / count
+
+
+def several():
+    """µs of CPU a probe, pairs in order."""
+    print(f"a < x and b > y over {W:,} rows; µs a probe, pairs written in order; load {os.getloadavg()[0]:.1f}")
+    row("", *[f"{kind[:4]} {part or ''}" for kind, part in CASES])
+    rng = np.random.default_rng(7)
+    windows = {kind: [_native.keys_of(key) for key in window(kind, rng)] for kind in ("independent", "opposed")}
+    spent = {name: [] for name in STRUCTURES}
+    found = {}
+    for kind, part in CASES:
+        built = {name: filled(make, windows[kind]) for name, make in STRUCTURES.items()}
+        results = W * (part or 1e-3)
+        count = int(np.clip(4e6 / results, 24, 4000))
+        x, y = questions(kind, part, rng, count)
+        low, high = np.full(count, -np.inf), np.full(count, np.inf)
+        lo, hi = ([_native.keys_of(v) for v in bounds] for bounds in ((low, y), (x, high)))
+        times = {name: [] for name in STRUCTURES}
+        for _ in range(ROUNDS):
+            for name, index in built.items():
+                few = max(12, count // SLOW.get(name, 1) // (20 if name != "zone_map" and results < 2000 else 1))
+                seconds, pairs = ask(index, lo, hi, min(few, count))
+                times[name].append(seconds)
+                found.setdefault((kind, part, min(few, count)), pairs)
+                assert found[kind, part, min(few, count)] == pairs, name
+        for name, all_times in times.items():
+            spent[name].append(statistics.median(all_times))
+    for name, seconds in spent.items():
+        row(name, *[f"{each * 1e6:,.2f}" for each in seconds])
+    for name, other in (("B+-trees, bits", "po_join"), ("po_join", "zone_map"), ("po_join, all sealed", "zone_map")):
+        row(f"{name} / {other}", *[f"{a / b:.1f}" for a, b in zip(spent[name], spent[other], strict=True)])
+    row("pairs a probe", *[f"{found[k]:,.0f}" for k in [max(k for k in found if k[:2] == case) for case in CASES]])
+
+
+# Whole joins ------------------------------------------------------------------------------------------------------
+
+
+def trips():
+    """Trips, real ones if there is the file."""
+    if TAXI.exists():
+        table = pq.read_table(TAXI, columns=["trip_distance", "fare_amount"])
+        return table.filter(pa.compute.greater(table["trip_distance"], 0)), "trips of New York"
+    rng = np.random.default_rng(7)
+    distance = rng.gamma(1.2, 2.5, 400_000).round(2)
+    fare = 2.5 + 2.5 * distance + rng.gamma(1.0, 3.0, 400_000)
+    return pa.table({"trip_distance": distance, "fare_amount": fare.round(2)}), "made-up trips"
+
+
+def racks(rows, seed):
+    rng = np.random.default_rng(seed)
+    load = rng.gamma(4.0, 25.0, rows)
+    return pa.table({"rack": load, "cooling": load * 0.4 + rng.gamma(2.0, 6.0, rows)})
+
+
+def joined(index, on, window, sides, warm, counted):
+    """Rows a second of both inputs of a join whose window is full, and its pairs."""
+    schema = sides[0].schema
+    join = dt.WindowJoin(schema, sides[1].schema if len(sides) > 1 else None, on=on, window=window, index=index)
+    cut = 10_000
+    seconds = rows = pairs = 0
+    for at in range(0, warm + counted, cut):
+        batches = [side.slice(at, cut).combine_chunks().to_batches()[0] for side in sides]
+        if at < warm:  # only stored: nothing is below any of these
+            for _ in join.push(**dict(zip(("left", "right"), batches, strict=False)), max_rows=65_536):
+                pass
+            continue
+        start = time.process_time()
+        for found in join.push(**dict(zip(("left", "right"), batches, strict=False)), max_rows=65_536):
+            pairs += found.num_rows
+        seconds += time.process_time() - start
+        rows += sum(batch.num_rows for batch in batches)
+    return rows / seconds, pairs / rows
+
+
+def joins():
+    """Rows a second of CPU, and pairs a row."""
+    print(f"whole joins; rows of both inputs a second of CPU; load {os.getloadavg()[0]:.1f}")
+    table, what = trips()
+    q2 = [left.trip_distance > right.trip_distance + 8, left.fare_amount < right.fare_amount - 3]
+    q1 = [left.rack < right.rack - 150, left.cooling > right.cooling + 40]
+    row("", "rows a window", "nested", "po_join", "zone_map", "pairs a row")
+    for size in (100_000, 200_000):
+        for name, on, sides in ((f"Q2, {what}", q2, [table]), ("Q1, racks", q1, [racks(400_000, s) for s in (1, 2)])):
+            rates, each = [], set()
+            for index in ("nested", "po_join", "zone_map"):
+                rate, pairs = joined(index, on, dt.last(size, slide=size // 10), sides, size, 20_000)
+                rates.append(rate)
+                each.add(pairs)
+            assert len(each) == 1
+            row(name, f"{size:,}", *[f"{rate:,.0f}" for rate in rates], f"{each.pop():.1f}")
+
+
+PARTS = {"several": several, "joins": joins}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="what to run (all)")
+    print(f"dovetail {dt.__version__}, {len(os.sched_getaffinity(0))} cores, {_native.instructions()}, one thread")
+    for part in parser.parse_args().parts or PARTS:
+        PARTS[part]()
+
+
+if __name__ == "__main__":
+    main()
