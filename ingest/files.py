@@ -20,7 +20,9 @@ __all__ = ["csv", "parquet"]
 import abc
 import contextlib
 import glob
+import hashlib
 import io
+import json
 import os
 import time
 import zlib
@@ -126,8 +128,16 @@ MARK_BYTES = 1 << 16
 """Bytes at both ends of a file by which it is told from others: a Parquet file's end says what is in all of it."""
 
 
+BLOCK_FILES = 256
+"""So many files that were read are remembered by one number: a folder may be followed for months."""
+
+
 class Files(abc.ABC):
-    """What files of both kinds have in common; the kinds say how one file is read and written."""
+    """What files of both kinds have in common; the kinds say how one file is read and written.
+
+    A position is: a number for each `BLOCK_FILES` files that were read, then for each further one what tells it from
+    others, then the same of the file that was begun, and how many of its rows were read.
+    """
 
     kind = ""
     transactional = True
@@ -189,7 +199,7 @@ class Files(abc.ABC):
         """Start reading the files from the first, or from a position."""
         where = f"{self.kind} {self.path!r}"
         wanted, files = pick(self.schema, columns, where), self._files()
-        start = {"done": [], "current": None, "row": 0} if position is None else position
+        start = {"blocks": [], "done": [], "current": None, "row": 0} if position is None else position
         self._check_position(files, start)
         return BatchReader(self._read(files, wanted, start), where, start)
 
@@ -202,8 +212,17 @@ class Files(abc.ABC):
 
     def _check_position(self, files: list[str], position: Any) -> None:
         """Raise if the files that were read, or begun, are not those that there are now."""
-        begun = [mark for mark, _ in position["done"]] + [position["current"]] * bool(position["row"])
-        for at, (name, size, crc) in enumerate(begun):
+        for block, number in enumerate(position["blocks"]):
+            first = block * BLOCK_FILES
+            some = [_mark(self.kind, path) for path in files[first : first + BLOCK_FILES]]
+            if _number_of(some) != number:
+                raise SourceError(
+                    f"{self.kind} {self.path!r}: of files {first + 1:,} to {first + BLOCK_FILES:,} one is gone, is new, "
+                    "or has changed since they were read; put the files back, or begin in another checkpoint folder"
+                )
+        read = len(position["blocks"]) * BLOCK_FILES
+        begun = [*position["done"], *[position["current"]] * bool(position["row"])]
+        for at, (name, size, crc) in enumerate(begun, read):
             found = _mark(self.kind, files[at]) if at < len(files) else None
             if found != [name, size, crc]:
                 now = "there is none" if found is None else f"there is {found[0]!r} of {found[1]:,} bytes"
@@ -220,23 +239,22 @@ class Files(abc.ABC):
 
         Where there is nothing now, but something may come, None comes in place of a batch.
         """
-        done = list(start["done"])
-        position, row = start, start["row"]  # of the file that was begun
+        position = start
         while True:
-            passed, ends, before, row = len(done), deque[tuple[list[Any], int]](), 0, position["row"]
+            passed = len(position["blocks"]) * BLOCK_FILES + len(position["done"])
+            begun, ends, before, row = passed, deque[tuple[list[Any], int]](), 0, position["row"]
             marks: dict[str, list[Any]] = {}
             for batch in self._in_cuts(self._batches(files[passed:], wanted, row, marks, ends)):
                 row += batch.num_rows
                 while ends and ends[0][1] <= row:
-                    mark, until = ends.popleft()
-                    done = [*done, [mark, until - before]]
-                    before = until
+                    mark, before = ends.popleft()
+                    position, begun = _behind(position, mark), begun + 1
                 left = row - before
-                current = marks[files[len(done)]] if left else None
-                position = {"done": done, "current": current, "row": left}
+                position = {**position, "current": marks[files[begun]] if left else None, "row": left}
                 yield batch, position
-            done = [*done, *([mark, 0] for mark, _ in ends)]  # files without rows
-            position = {"done": done, "current": None, "row": 0}
+            for mark, _ in ends:  # files without rows
+                position = _behind(position, mark)
+            position = {**position, "current": None, "row": 0}
             if not self._follow:
                 return
             while (more := self._new_files(files)) == files:
@@ -333,6 +351,18 @@ class Files(abc.ABC):
                 f"{self.kind} file {file!r} does not fit {whose}: {how}. Types must be the same, also where "
                 f"one could be cast without a loss: write the file anew, or read it as a source of its own"
             )
+
+
+def _behind(position: Any, mark: list[Any]) -> Any:
+    """Return the position behind one more file."""
+    blocks, done = position["blocks"], [*position["done"], mark]
+    if len(done) == BLOCK_FILES:
+        blocks, done = [*blocks, _number_of(done)], []
+    return {**position, "blocks": blocks, "done": done}
+
+
+def _number_of(marks: list[list[Any]]) -> str:
+    return hashlib.blake2b(json.dumps(marks).encode(), digest_size=8).hexdigest()
 
 
 class ParquetFiles(Files):

@@ -1,6 +1,7 @@
 """Sources: what they read does not depend on how it is cut; what does not fit is an error that says so."""
 
 import gzip
+import json
 import pickle
 import re
 
@@ -15,7 +16,7 @@ from dovetail.errors import (
     UnsupportedError,
     UserFunctionError,
 )
-from dovetail.ingest import csv, memory, parquet, sink, source, synthetic
+from dovetail.ingest import csv, files, memory, parquet, sink, source, synthetic
 from dovetail.ingest._common import check_unique, difference, empty_batch, recut
 from dovetail.operators.contracts import END_OF_SOURCE, Source
 from dovetail.operators.own import origin
@@ -45,6 +46,35 @@ def rows(spec, columns=None):
 
 def sizes(spec):
     return [batch.num_rows for batch in drain(spec)]
+
+
+# --- files -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch_rows", [3, 7])
+def test_many_files_are_gone_on_with_behind_any_batch(tmp_path, monkeypatch, batch_rows):
+    """Of files that were read long ago a position holds one number for many; files may be empty."""
+    monkeypatch.setattr(files, "BLOCK_FILES", 4)
+    lengths, first = [5, 0, 3, 1, 8, 0, 0, 2, 2, 6, 0, 4, 1], 0
+    for number, length in enumerate(lengths):
+        pq.write_table(pa.table({"x": np.arange(first, first + length)}), tmp_path / f"{number:03d}.parquet")
+        first += length
+    spec = parquet(tmp_path, batch_rows=batch_rows)
+    reader, read, positions = spec.reader(None), 0, [(0, None)]
+    while (batch := reader.read()) is not END_OF_SOURCE:
+        read += batch.num_rows
+        positions.append((read, json.loads(json.dumps(reader.position()))))
+    assert read == sum(lengths)
+    for read, position in positions:
+        again = spec.reader(None, position)
+        rest = []
+        while (batch := again.read()) is not END_OF_SOURCE:
+            rest += batch["x"].to_pylist()
+        assert rest == list(range(read, sum(lengths)))
+    assert len(positions[-1][1]["blocks"]) == 3 and len(positions[-1][1]["done"]) == 1
+    (tmp_path / "002.parquet").unlink()
+    with raises(SourceError, "of files 1 to 4 one is gone, is new, or has changed since they were read"):
+        spec.reader(None, positions[-1][1])
 
 
 # --- memory ------------------------------------------------------------------------------------------------
