@@ -217,7 +217,7 @@ class Files(abc.ABC):
             some = [_mark(self.kind, path) for path in files[first : first + BLOCK_FILES]]
             if _number_of(some) != number:
                 raise SourceError(
-                    f"{self.kind} {self.path!r}: of files {first + 1:,} to {first + BLOCK_FILES:,} one is gone, is new, "
+                    f"{self.kind} {self.path!r}: of files {first + 1:,} to {first + BLOCK_FILES:,} one is gone, new, "
                     "or has changed since they were read; put the files back, or begin in another checkpoint folder"
                 )
         read = len(position["blocks"]) * BLOCK_FILES
