@@ -43,6 +43,25 @@ inline size_t below_from(const uint64_t* keys, size_t n, uint64_t key, size_t ne
   return near + below(keys + near, std::min(step, n - near), key);
 }
 
+// The same for one key in several arrays at once: `at` says where each begins, and then where its answer stands.
+inline void below_each(const uint64_t** at, size_t* n, size_t arrays, uint64_t key) {
+  size_t longest = 0;
+  for (size_t i = 0; i < arrays; ++i) {
+    longest = std::max(longest, n[i]);
+    if (n[i]) __builtin_prefetch(at[i] + n[i] / 2);
+  }
+  for (; longest > 1; longest -= longest / 2) {
+    for (size_t i = 0; i < arrays; ++i) {
+      const size_t half = n[i] / 2;
+      if (half == 0) continue;
+      at[i] += half & (size_t{0} - (at[i][half - 1] < key));
+      n[i] -= half;
+      __builtin_prefetch(at[i] + n[i] / 2);
+    }
+  }
+  for (size_t i = 0; i < arrays; ++i) at[i] += n[i] > 0 && *at[i] < key;
+}
+
 constexpr size_t kLine = 64;  // bytes of a cache line
 
 inline size_t whole_lines(size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }

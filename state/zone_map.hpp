@@ -86,9 +86,13 @@ class ZoneMapStore final : public BoxStore {
       const int64_t from = rows_.position_of(probes.row_lo[p]), to = rows_.position_of(probes.row_hi[p], from);
       if (from >= to) continue;
       const Box box(probes, p);
+      meet(box, from, to);
       size_t found = 0;
-      for (const Slide& slide : slides_) {
-        if (slide.first < to && slide.end() > from) found = find_in(slide, box, from, to, found, out.row);
+      for (size_t begin_met = 0; begin_met < met_.size(); begin_met += kGroup) {
+        Met* group = met_.data() + begin_met;
+        const size_t n = std::min(kGroup, met_.size() - begin_met);
+        narrow(group, n, box);
+        for (size_t i = 0; i < n; ++i) found = find_in(group[i], box, from, to, found, out.row);
       }
       sorter_.sort(out.row.data() + out.row.size(), found);
       found = find_waiting(box, from, to, found, out.row);
@@ -114,8 +118,9 @@ class ZoneMapStore final : public BoxStore {
 
   size_t size() const override { return rows_.size(); }
   size_t nbytes() const override {
-    size_t bytes = rows_.nbytes() + sorter_.nbytes() + met_.capacity() * sizeof(uint32_t) +
-                   slides_.capacity() * sizeof(Slide) + waiting_.capacity() * sizeof(waiting_[0]);
+    size_t bytes = rows_.nbytes() + sorter_.nbytes() + slides_.capacity() * sizeof(Slide) +
+                   waiting_.capacity() * sizeof(waiting_[0]) + runs_.capacity() * sizeof(runs_[0]) +
+                   met_.capacity() * sizeof(Met);
     for (const auto& column : waiting_) bytes += column.nbytes();
     for (const Slide& slide : slides_) bytes += slide.nbytes();
     return bytes;
@@ -188,52 +193,85 @@ class ZoneMapStore final : public BoxStore {
   size_t waiting() const { return waiting_[0].size(); }
   size_t held() const { return static_cast<size_t>(rows_.end() - (slides_.empty() ? sealed_ : slides_[0].first)); }
 
-  // Finds the rows of one slide, behind `found` others that this probe has found; returns how many they are then.
-  size_t find_in(const Slide& slide, const Box& box, int64_t from, int64_t to, size_t found, Growing<int64_t>& out) {
-    const bool whole = from <= slide.first && slide.end() <= to;
-    if (met_.size() <= slide.runs()) met_.resize(slide.runs() + 1);
-    const size_t met = met_runs(slide.zones, box, keys_, met_.data());
-    const size_t last = std::min(keys_, kSortedKeys) - 1;
-    for (size_t m = 0; m < met; ++m) {
-      const uint32_t run = met_[m];
-      size_t begin = slide.starts[run], end = slide.starts[run + 1];
-      const auto inside = [&](size_t k) {
-        const size_t at = k * slide.zones.stride + run;
-        return slide.zones.least[at] >= box.lo[k] && slide.zones.greatest[at] <= box.hi[k];
-      };
-      if (!inside(last)) {
-        const uint64_t* column = slide.column(last);
-        const size_t n = end - begin;
-        end = box.hi[last] == kGreatest ? end : begin + below(column + begin, n, box.hi[last] + 1);
-        begin += below(column + begin, end - begin, box.lo[last]);
+  // A run that a probe meets, and which of its rows are in the range of the key that it is sorted by.
+  struct Met {
+    const Slide* slide;
+    uint32_t run, begin, end;
+
+    const uint64_t* column(size_t k) const { return slide->column(k); }
+    bool reaches_below(size_t k, uint64_t lo) const { return slide->zones.least[k * slide->zones.stride + run] < lo; }
+    bool reaches_above(size_t k, uint64_t hi) const { return slide->zones.greatest[k * slide->zones.stride + run] > hi; }
+  };
+
+  // Lists the runs that a probe meets.
+  void meet(const Box& box, int64_t from, int64_t to) {
+    met_.clear();
+    for (const Slide& slide : slides_) {
+      if (slide.first >= to || slide.end() <= from) continue;
+      if (runs_.size() <= slide.runs()) runs_.resize(slide.runs() + 1);
+      const size_t n = met_runs(slide.zones, box, keys_, runs_.data());
+      for (size_t i = 0; i < n; ++i) {
+        met_.push_back({&slide, runs_[i], slide.starts[runs_[i]], slide.starts[runs_[i] + 1]});
       }
-      if (begin == end) continue;
-      KeyRange ranges[kMostKeys];
-      size_t looked_at = 0;
-      for (size_t k = 0; k < keys_; ++k) {
-        if (k != last && !inside(k)) ranges[looked_at++] = {slide.column(k) + begin, box.lo[k], box.hi[k]};
-      }
-      int64_t* place = out.reserve(found + (end - begin) + Zones::kLanes) + found;
-      size_t some = end - begin;
-      if (looked_at) {
-        some = scan(ranges, looked_at, some, static_cast<int64_t>(begin), place);
-        for (size_t i = 0; i < some; ++i) place[i] = slide.first + slide.offset[static_cast<size_t>(place[i])];
-      } else {
-        const uint32_t* offset = slide.offset.get() + begin;
-        for (size_t i = 0; i < some; ++i) place[i] = slide.first + offset[i];
-      }
-      if (!whole) {
-        size_t kept = 0;
-        for (size_t i = 0; i < some; ++i) {
-          const int64_t position = place[i];
-          place[kept] = position;
-          kept += position >= from && position < to;
-        }
-        some = kept;
-      }
-      found += some;
     }
-    return found;
+  }
+
+  // Narrows some runs to the range of the key that they are sorted by, side by side, as each search waits for memory.
+  void narrow(Met* met, size_t n, const Box& box) const {
+    const size_t last = std::min(keys_, kSortedKeys) - 1;
+    const uint64_t* at[kGroup];
+    size_t size[kGroup];
+    Met* searched[kGroup];
+    size_t some = 0;
+    for (size_t i = 0; i < n; ++i) {
+      if (!met[i].reaches_below(last, box.lo[last])) continue;
+      at[some] = met[i].column(last) + met[i].begin;
+      size[some] = met[i].end - met[i].begin;
+      searched[some++] = met + i;
+    }
+    below_each(at, size, some, box.lo[last]);
+    for (size_t i = 0; i < some; ++i) searched[i]->begin = static_cast<uint32_t>(at[i] - searched[i]->column(last));
+    some = 0;
+    for (size_t i = 0; i < n; ++i) {
+      if (!met[i].reaches_above(last, box.hi[last])) continue;
+      at[some] = met[i].column(last) + met[i].begin;
+      size[some] = met[i].end - met[i].begin;
+      searched[some++] = met + i;
+    }
+    below_each(at, size, some, box.hi[last] + 1);  // nothing reaches above the greatest key
+    for (size_t i = 0; i < some; ++i) searched[i]->end = static_cast<uint32_t>(at[i] - searched[i]->column(last));
+  }
+
+  // Finds the rows of a narrowed run, behind `found` others that this probe has found; returns how many they are then.
+  size_t find_in(const Met& met, const Box& box, int64_t from, int64_t to, size_t found, Growing<int64_t>& out) const {
+    if (met.begin == met.end) return found;
+    const Slide& slide = *met.slide;
+    const size_t last = std::min(keys_, kSortedKeys) - 1;
+    KeyRange ranges[kMostKeys];
+    size_t looked_at = 0;
+    for (size_t k = 0; k < keys_; ++k) {
+      if (k == last || (!met.reaches_below(k, box.lo[k]) && !met.reaches_above(k, box.hi[k]))) continue;
+      ranges[looked_at++] = {slide.column(k) + met.begin, box.lo[k], box.hi[k]};
+    }
+    size_t some = met.end - met.begin;
+    int64_t* place = out.reserve(found + some + Zones::kLanes) + found;
+    if (looked_at) {
+      some = scan(ranges, looked_at, some, met.begin, place);
+      for (size_t i = 0; i < some; ++i) place[i] = slide.first + slide.offset[static_cast<size_t>(place[i])];
+    } else {
+      const uint32_t* offset = slide.offset.get() + met.begin;
+      for (size_t i = 0; i < some; ++i) place[i] = slide.first + offset[i];
+    }
+    if (slide.first < from || slide.end() > to) {
+      size_t kept = 0;
+      for (size_t i = 0; i < some; ++i) {
+        const int64_t position = place[i];
+        place[kept] = position;
+        kept += position >= from && position < to;
+      }
+      some = kept;
+    }
+    return found + some;
   }
 
   size_t find_waiting(const Box& box, int64_t from, int64_t to, size_t found, Growing<int64_t>& out) const {
@@ -362,7 +400,8 @@ class ZoneMapStore final : public BoxStore {
   int64_t bound_ = INT64_MIN;
   uint64_t sorted_ = 0;  // rows, each time that they were
   RowSorter sorter_;
-  Vector<uint32_t> met_;
+  Vector<uint32_t> runs_;  // of one slide, and
+  Vector<Met> met_;        // of all, that a probe meets
 };
 
 }  // namespace dovetail
