@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "memory.hpp"
+#include "row_vector.hpp"
 
 namespace dovetail {
 
@@ -73,15 +73,89 @@ inline void sort_by_key(Entry* entries, Entry* scratch, size_t n) {
   sort_by_bits(entries, scratch, n, [](const Entry& entry) { return entry.key; });
 }
 
-// Puts rows into ascending order, with memory that is kept from one probe to the next.
+// Numbers that differ, set in any order as bits of a range, and read in order.
 //
-// Rows differ, so a bit for each row of their range sorts them: set as they come, read in order. A second layer has a
-// bit for each word of the first that is not zero, so that reading costs by what was set and not by the range. A word
-// mostly holds few bits, as many as cannot be guessed, so four are written for each and only those counted that were
-// there. Where rows lie so far apart that most bits would be in a line of their own, they are dealt out by their digits.
+// A second layer has a bit for each word of the first that is not zero, so that reading costs by what was set and not by
+// the range; where there is about one for each word it is left out. A word mostly holds few bits, as many as cannot be
+// guessed, so four are written for each and only those counted that were there.
+class RowBits {
+ public:
+  size_t nbytes() const { return (bits_.capacity() + words_.capacity()) * sizeof(uint64_t); }
+
+  // About `count` of the numbers below `range` are to be set. Strong guarantee.
+  void begin(uint64_t range, size_t count) {
+    range_ = range;
+    sparse_ = count < range / 64;
+    if (bits_.size() < range / 64 + 1) bits_.resize(range / 64 + 1, 0);
+    if (words_.size() < range / 4096 + 1) words_.resize(range / 4096 + 1, 0);
+  }
+  // Sets n numbers, as `number(i)` tells them. Between reading and the next beginning all bits are zero.
+  template <typename Number>
+  void set(size_t n, Number number) {
+    uint64_t* const bits = bits_.data();
+    if (!sparse_) {
+      for (size_t i = 0; i < n; ++i) {
+        const uint64_t at = number(i);
+        bits[at / 64] |= uint64_t{1} << (at % 64);
+      }
+      return;
+    }
+    uint64_t* const words = words_.data();
+    for (size_t i = 0; i < n; ++i) {
+      const uint64_t at = number(i);
+      bits[at / 64] |= uint64_t{1} << (at % 64);
+      words[at / 4096] |= uint64_t{1} << (at / 64 % 64);
+    }
+  }
+  // Writes the n numbers that were set, each with `first` added.
+  void read(int64_t first, int64_t* out, size_t n) {
+    size_t next = 0;
+    if (!sparse_) {
+      for (uint64_t word = 0; word <= range_ / 64; ++word) next = take(word, first, out, next, n);
+      return;
+    }
+    for (uint64_t w = 0; w <= range_ / 4096; ++w) {
+      for (uint64_t some = std::exchange(words_[w], 0); some; some &= some - 1) {
+        next = take(w * 64 + static_cast<uint64_t>(__builtin_ctzll(some)), first, out, next, n);
+      }
+    }
+  }
+  void check() const {
+    for (const auto* layer : {&bits_, &words_}) {
+      for (const uint64_t word : *layer) demand(word == 0, "row bits: none is set but in the midst of a probe");
+    }
+  }
+
+ private:
+  static constexpr uint64_t kLast = uint64_t{1} << 63;  // something to find where nothing is left
+
+  size_t take(uint64_t word, int64_t first, int64_t* out, size_t next, size_t n) {
+    uint64_t set = std::exchange(bits_[word], 0);
+    first += static_cast<int64_t>(word * 64);
+    while (next + 4 <= n) {
+      size_t there = 0;
+      for (size_t i = 0; i < 4; ++i) {
+        out[next + i] = first + __builtin_ctzll(set | kLast);
+        there += set != 0;
+        set &= set - 1;
+      }
+      next += there;
+      if (set == 0) return next;
+    }
+    for (; set; set &= set - 1) out[next++] = first + __builtin_ctzll(set);
+    return next;
+  }
+
+  uint64_t range_ = 0;
+  bool sparse_ = false;
+  Vector<uint64_t> bits_, words_;
+};
+
+// Puts rows into ascending order, with memory that is kept from one probe to the next: as bits, or, where they lie so far
+// apart that most bits would be in a line of their own, dealt out by their digits.
 class RowSorter {
  public:
-  size_t nbytes() const { return (bits_.capacity() + words_.capacity() + scratch_.capacity()) * sizeof(uint64_t); }
+  size_t nbytes() const { return bits_.nbytes() + scratch_.capacity() * sizeof(uint64_t); }
 
   void sort(int64_t* rows, size_t n) {
     if (n <= kInsertion) {
@@ -103,7 +177,9 @@ class RowSorter {
     if (ascends) return;
     const uint64_t span = static_cast<uint64_t>(most - least);
     if (span / kSparse < n) {
-      by_bits(rows, n, least, span);
+      bits_.begin(span, n);
+      bits_.set(n, [&](size_t i) { return static_cast<uint64_t>(rows[i] - least); });
+      bits_.read(least, rows, n);
     } else {
       if (scratch_.size() < n) scratch_.resize(n);
       // As distances from the least, which have fewer bits: nothing is below it.
@@ -118,41 +194,8 @@ class RowSorter {
   static constexpr size_t kInsertion = 24;
   static constexpr uint64_t kSparse = 1 << 15;  // rows of the range for one that is there
 
-  void by_bits(int64_t* rows, size_t n, int64_t least, uint64_t span) {
-    // All bits are zero between calls.
-    if (bits_.size() <= span / 64) bits_.resize(span / 64 + 1, 0);
-    if (words_.size() <= span / 4096) words_.resize(span / 4096 + 1, 0);
-    uint64_t* const bits = bits_.data();
-    uint64_t* const words = words_.data();
-    for (size_t i = 0; i < n; ++i) {
-      const auto at = static_cast<uint64_t>(rows[i] - least);
-      bits[at / 64] |= uint64_t{1} << (at % 64);
-      words[at / 4096] |= uint64_t{1} << (at / 64 % 64);
-    }
-    size_t next = 0;
-    for (uint64_t w = 0; w <= span / 4096; ++w) {
-      for (uint64_t some = std::exchange(words[w], 0); some; some &= some - 1) {
-        const uint64_t word = w * 64 + static_cast<uint64_t>(__builtin_ctzll(some));
-        uint64_t set = std::exchange(bits[word], 0);
-        const int64_t first = least + static_cast<int64_t>(word * 64);
-        while (next + 4 <= n) {
-          size_t there = 0;
-          for (size_t i = 0; i < 4; ++i) {
-            rows[next + i] = first + __builtin_ctzll(set | kLast);
-            there += set != 0;
-            set &= set - (set != 0);
-          }
-          next += there;
-          if (set == 0) break;
-        }
-        for (; set; set &= set - 1) rows[next++] = first + __builtin_ctzll(set);
-      }
-    }
-  }
-
-  static constexpr uint64_t kLast = uint64_t{1} << 63;  // something to find where nothing is left
-
-  Vector<uint64_t> bits_, words_, scratch_;
+  RowBits bits_;
+  Vector<uint64_t> scratch_;
 };
 
 }  // namespace dovetail

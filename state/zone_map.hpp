@@ -87,14 +87,28 @@ class ZoneMapStore final : public BoxStore {
       if (from >= to) continue;
       const Box box(probes, p);
       meet(box, from, to);
+      const size_t most = narrow(box);
       size_t found = 0;
-      for (size_t begin_met = 0; begin_met < met_.size(); begin_met += kGroup) {
-        Met* group = met_.data() + begin_met;
-        const size_t n = std::min(kGroup, met_.size() - begin_met);
-        narrow(group, n, box);
-        for (size_t i = 0; i < n; ++i) found = find_in(group[i], box, from, to, found, out.row);
+      if (most > kFew) {
+        const int64_t first = slides_.front().first;
+        bits_.begin(static_cast<uint64_t>(sealed_ - first), most);
+        int64_t* place = out.row.reserve(most + Zones::kLanes);  // for all that may be set: nothing fails in between
+        for (const Met& met : met_) {
+          found += find_in(met, box, from, to, place, [&](const uint32_t* offset, size_t n) {
+            const auto base = static_cast<uint64_t>(met.slide->first - first);
+            bits_.set(n, [&](size_t i) { return base + offset[i]; });
+          }, [&](size_t n) { bits_.set(n, [&](size_t i) { return static_cast<uint64_t>(place[i] - first); }); });
+        }
+        bits_.read(first, place, found);
+      } else {
+        for (const Met& met : met_) {
+          int64_t* place = out.row.reserve(found + (met.end - met.begin) + Zones::kLanes) + found;
+          found += find_in(met, box, from, to, place, [&](const uint32_t* offset, size_t n) {
+            for (size_t i = 0; i < n; ++i) place[i] = met.slide->first + offset[i];
+          }, [](size_t) {});
+        }
+        sorter_.sort(out.row.data() + out.row.size(), found);
       }
-      sorter_.sort(out.row.data() + out.row.size(), found);
       found = find_waiting(box, from, to, found, out.row);
       if (found == 0) continue;
       rows_.to_rows(out.row.data() + out.row.size(), found);
@@ -118,7 +132,7 @@ class ZoneMapStore final : public BoxStore {
 
   size_t size() const override { return rows_.size(); }
   size_t nbytes() const override {
-    size_t bytes = rows_.nbytes() + sorter_.nbytes() + slides_.capacity() * sizeof(Slide) +
+    size_t bytes = rows_.nbytes() + sorter_.nbytes() + bits_.nbytes() + slides_.capacity() * sizeof(Slide) +
                    waiting_.capacity() * sizeof(waiting_[0]) + runs_.capacity() * sizeof(runs_[0]) +
                    met_.capacity() * sizeof(Met);
     for (const auto& column : waiting_) bytes += column.nbytes();
@@ -136,6 +150,7 @@ class ZoneMapStore final : public BoxStore {
 
   void check() const override {
     rows_.check();
+    bits_.check();
     int64_t at = slides_.empty() ? sealed_ : slides_.front().first;
     demand(at <= rows_.begin() || slides_.empty(), "zone_map: the oldest slide begins where the window does, or before");
     for (const Slide& slide : slides_) {
@@ -153,6 +168,7 @@ class ZoneMapStore final : public BoxStore {
 
  private:
   static constexpr size_t kMostRows = size_t{1} << 31;
+  static constexpr size_t kFew = 64;        // finds that are sorted otherwise than as bits
   static constexpr size_t kSortedKeys = 3;  // of more than these only the ends are known
 
   struct Slide {
@@ -216,7 +232,19 @@ class ZoneMapStore final : public BoxStore {
     }
   }
 
-  // Narrows some runs to the range of the key that they are sorted by, side by side, as each search waits for memory.
+  // Narrows the runs to the range of the key that they are sorted by; returns how many rows that leaves.
+  size_t narrow(const Box& box) {
+    size_t most = 0;
+    for (size_t begin = 0; begin < met_.size(); begin += kGroup) {
+      Met* const group = met_.data() + begin;
+      const size_t n = std::min(kGroup, met_.size() - begin);
+      narrow(group, n, box);
+      for (size_t i = 0; i < n; ++i) most += group[i].end - group[i].begin;
+    }
+    return most;
+  }
+
+  // The same for a few, side by side, as each search waits for memory.
   void narrow(Met* met, size_t n, const Box& box) const {
     const size_t last = std::min(keys_, kSortedKeys) - 1;
     const uint64_t* at[kGroup];
@@ -242,36 +270,42 @@ class ZoneMapStore final : public BoxStore {
     for (size_t i = 0; i < some; ++i) searched[i]->end = static_cast<uint32_t>(at[i] - searched[i]->column(last));
   }
 
-  // Finds the rows of a narrowed run, behind `found` others that this probe has found; returns how many they are then.
-  size_t find_in(const Met& met, const Box& box, int64_t from, int64_t to, size_t found, Growing<int64_t>& out) const {
-    if (met.begin == met.end) return found;
+  // Finds the rows of a narrowed run; returns how many. Where all of them are found, their offsets are given to `all`;
+  // else their positions are written to `place`, and then `some` is told how many there are.
+  template <typename All, typename Some>
+  size_t find_in(const Met& met, const Box& box, int64_t from, int64_t to, int64_t* place, All all, Some some) const {
     const Slide& slide = *met.slide;
     const size_t last = std::min(keys_, kSortedKeys) - 1;
+    size_t n = met.end - met.begin;
+    if (n == 0) return 0;
     KeyRange ranges[kMostKeys];
     size_t looked_at = 0;
     for (size_t k = 0; k < keys_; ++k) {
       if (k == last || (!met.reaches_below(k, box.lo[k]) && !met.reaches_above(k, box.hi[k]))) continue;
       ranges[looked_at++] = {slide.column(k) + met.begin, box.lo[k], box.hi[k]};
     }
-    size_t some = met.end - met.begin;
-    int64_t* place = out.reserve(found + some + Zones::kLanes) + found;
-    if (looked_at) {
-      some = scan(ranges, looked_at, some, met.begin, place);
-      for (size_t i = 0; i < some; ++i) place[i] = slide.first + slide.offset[static_cast<size_t>(place[i])];
-    } else {
-      const uint32_t* offset = slide.offset.get() + met.begin;
-      for (size_t i = 0; i < some; ++i) place[i] = slide.first + offset[i];
+    const bool cut = slide.first < from || slide.end() > to;
+    if (looked_at == 0 && !cut) {
+      all(slide.offset.get() + met.begin, n);
+      return n;
     }
-    if (slide.first < from || slide.end() > to) {
+    if (looked_at) {
+      n = scan(ranges, looked_at, n, met.begin, place);
+      for (size_t i = 0; i < n; ++i) place[i] = slide.first + slide.offset[static_cast<size_t>(place[i])];
+    } else {
+      for (size_t i = 0; i < n; ++i) place[i] = slide.first + slide.offset[met.begin + i];
+    }
+    if (cut) {
       size_t kept = 0;
-      for (size_t i = 0; i < some; ++i) {
+      for (size_t i = 0; i < n; ++i) {
         const int64_t position = place[i];
         place[kept] = position;
         kept += position >= from && position < to;
       }
-      some = kept;
+      n = kept;
     }
-    return found + some;
+    some(n);
+    return n;
   }
 
   size_t find_waiting(const Box& box, int64_t from, int64_t to, size_t found, Growing<int64_t>& out) const {
@@ -400,6 +434,7 @@ class ZoneMapStore final : public BoxStore {
   int64_t bound_ = INT64_MIN;
   uint64_t sorted_ = 0;  // rows, each time that they were
   RowSorter sorter_;
+  RowBits bits_;
   Vector<uint32_t> runs_;  // of one slide, and
   Vector<Met> met_;        // of all, that a probe meets
 };
