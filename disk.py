@@ -11,6 +11,7 @@ __all__ = ["TEMPORARY", "Disk", "LockedError", "write_whole"]
 import contextlib
 import errno
 import fcntl
+import mmap
 import os
 import shutil
 import zlib
@@ -19,6 +20,10 @@ from typing import Any, BinaryIO
 
 TEMPORARY = ".tmp"
 """How a file ends that is not whole yet."""
+
+
+_PIECE = 1 << 20
+"""Bytes that are read at once: memory that is used again stays in a cache, and need not be asked of the system."""
 
 
 class LockedError(OSError):
@@ -95,6 +100,21 @@ class Disk:
         with open(path, "rb") as file:
             return file.read()
 
+    def measure(self, path: str) -> tuple[int, int]:
+        """Return a file's length and checksum, reading it piece by piece."""
+        piece = memoryview(bytearray(_PIECE))
+        nbytes = crc = 0
+        with open(path, "rb", buffering=0) as file:
+            while count := file.readinto(piece):
+                nbytes, crc = nbytes + count, zlib.crc32(piece[:count], crc)
+        return nbytes, crc
+
+    def map(self, path: str) -> Any:
+        """Return a file's contents without a copy, as the system's own memory of it. It must not change any more."""
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            return memoryview(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) if size else b"")
+
     def lock(self, path: str) -> Callable[[], None]:
         """Take a lock that goes when its holder does, however it goes; return what gives it back."""
         file: Any = open(path, "a+b")  # noqa: SIM115 - it is open as long as the lock is held
@@ -120,7 +140,7 @@ def write_whole(disk: Disk, path: str, parts: Iterable[Any]) -> tuple[int, int]:
             crc = zlib.crc32(part, crc)
             nbytes += memoryview(part).nbytes
     disk.sync(temporary)
-    if zlib.crc32(disk.read(temporary)) != crc:
+    if disk.measure(temporary) != (nbytes, crc):
         raise OSError(errno.EIO, "what was written is read back otherwise", temporary)
     disk.rename(temporary, path)
     return nbytes, crc

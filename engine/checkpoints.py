@@ -415,23 +415,22 @@ class Checkpoints:
         found.batches, found.times = batches, np.concatenate(times) if times else None
         return found
 
-    def _checked(self, manifest: Manifest, file: _File) -> bytes:
+    def _checked(self, manifest: Manifest, file: _File) -> Any:
+        """Return a file's contents, which stay on disk; batches that come back go on referring to them."""
         try:
-            data = self.disk.read(self._path(file.name))
+            nbytes, crc = self.disk.measure(self._path(file.name))
+            if (nbytes, crc) == (file.nbytes, file.crc):
+                return self.disk.map(self._path(file.name))
         except OSError as error:
             raise CheckpointError(
                 f"checkpoint={self.folder!r}: {file.name!r} cannot be read ({error.strerror or error}); "
                 f"{self._way_out(manifest)}"
             ) from error
-        if len(data) != file.nbytes or zlib.crc32(data) != file.crc:
-            how = (
-                f"is {len(data):,} bytes long instead of {file.nbytes:,}" if len(data) != file.nbytes else "has changed"
-            )
-            raise CheckpointError(
-                f"checkpoint={self.folder!r}: {file.name!r} of checkpoint {manifest.number} {how}: it is damaged; "
-                f"{self._way_out(manifest)}"
-            )
-        return data
+        how = f"is {nbytes:,} bytes long instead of {file.nbytes:,}" if nbytes != file.nbytes else "has changed"
+        raise CheckpointError(
+            f"checkpoint={self.folder!r}: {file.name!r} of checkpoint {manifest.number} {how}: it is damaged; "
+            f"{self._way_out(manifest)}"
+        )
 
     def _way_out(self, manifest: Manifest) -> str:
         if len(self._kept) < KEPT:

@@ -5,27 +5,34 @@ checkpoint of a flow may be older than that, or newer. Idea: a micro-batch is wr
 on. So what comes between a checkpoint and a crash is read from here; what Spark repeats is recognised by its number,
 and refused if its rows differ.
 
-Layout: `batch-<number>-<checksum>.arrow` for each micro-batch, and beside them `query/`, Spark's own checkpoint, which
-nobody but Spark touches. A file appears whole, under its name, when it is durable.
+Layout: `batch-<number>.arrow` for each micro-batch, an Arrow stream with its checksum in eight digits behind it, and
+beside them `query/`, Spark's own checkpoint, which nobody but Spark touches. A file appears whole, under its name, when
+it is durable.
 
 Invariants: the numbers are consecutive; every number that Spark has noted as ended was here; the last one stays, as it
 may be repeated; a batch goes only when all checkpoints that are kept lie behind it.
-Cost: each row is written once, and read back once for its checksum; read again only after a restore.
+Cost: each row is written once, in pieces of a batch, and read back once for its checksum; read again only after a
+restore. A micro-batch is never in memory a second time.
 """
 
 __all__ = ["Ledger"]
 
 import contextlib
+import io
 import os
 import re
 import zlib
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import pyarrow as pa
 
 from ...disk import Disk, write_whole
 from ...errors import SourceError
 
-_BATCH = re.compile(r"batch-(\d{9,})-([0-9a-f]{8})\.arrow")
+_BATCH = re.compile(r"batch-(\d{9,})\.arrow")
+_SUM = 8
+"""Digits of a checksum."""
 
 
 class Ledger:
@@ -111,12 +118,8 @@ class Ledger:
             )
         try:
             self._sync_query(number)
-            sink = pa.BufferOutputStream()
-            with pa.ipc.new_stream(sink, table.schema) as writer:
-                writer.write_table(table)
-            data = memoryview(sink.getvalue())
-            name = f"batch-{number:09d}-{zlib.crc32(data):08x}.arrow"
-            write_whole(self.disk, os.path.join(self.folder, name), [data])
+            name = f"batch-{number:09d}.arrow"
+            write_whole(self.disk, os.path.join(self.folder, name), _summed(_streamed(table)))
             self.disk.sync_folder(self.folder)
         except OSError as error:
             raise SourceError(
@@ -143,13 +146,12 @@ class Ledger:
             raise SourceError(
                 f"{self.where}: micro-batch {number} cannot be read: {error.strerror or error}: {path!r}"
             ) from error
-        found = _BATCH.fullmatch(name)
-        assert found is not None
-        if zlib.crc32(data) != int(found[2], 16):
+        rows = memoryview(data)[:-_SUM]
+        if data[-_SUM:] != b"%08x" % zlib.crc32(rows):
             raise SourceError(
                 f"{self.where}: {path!r} is damaged (its checksum differs); restore it, or begin in another folder"
             )
-        return pa.ipc.open_stream(pa.py_buffer(data)).read_all()
+        return pa.ipc.open_stream(pa.py_buffer(rows)).read_all()
 
     def forget(self, before: int) -> None:
         """Remove micro-batches that no checkpoint needs; the last one stays."""
@@ -159,3 +161,40 @@ class Ledger:
             with contextlib.suppress(OSError):  # it takes room, and nothing else
                 self.disk.remove(os.path.join(self.folder, self.files[number]))
                 del self.files[number]
+
+
+class _Pieces(io.RawIOBase):
+    """What was written since it was last asked."""
+
+    def __init__(self) -> None:
+        self.pieces: list[bytes] = []
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self.pieces.append(bytes(data))
+        return len(data)
+
+    def take(self) -> list[bytes]:
+        pieces, self.pieces = self.pieces, []
+        return pieces
+
+
+def _streamed(table: pa.Table) -> Iterator[bytes]:
+    """Return a table as an Arrow stream, some of it at a time."""
+    sink = _Pieces()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        for batch in table.to_batches():
+            writer.write_batch(batch)
+            yield from sink.take()
+    yield from sink.take()
+
+
+def _summed(parts: Iterable[bytes]) -> Iterator[bytes]:
+    """Put the checksum of all parts behind them."""
+    crc = 0
+    for part in parts:
+        crc = zlib.crc32(part, crc)
+        yield part
+    yield b"%08x" % crc

@@ -21,6 +21,7 @@ run must end.
 import contextlib
 import errno
 import random
+import zlib
 from collections import deque
 from dataclasses import dataclass, field
 
@@ -240,6 +241,13 @@ class Disk:
         if path not in self.files:
             raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
         return bytes(self.files[path].data)
+
+    def measure(self, path):
+        data = self.read(path)
+        return len(data), zlib.crc32(data)
+
+    def map(self, path):
+        return memoryview(self.read(path))
 
     def lock(self, path):
         if path in self.locked:
