@@ -7,10 +7,14 @@ NATIVE := setup.py setup.cfg pyproject.toml $(wildcard state/*.hpp state/*.cc st
 SANITIZED := ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc \
 	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)"
 
-.PHONY: demo test faults faults-spark lint simulate bench bench-choice bench-engine bench-recovery bench-spark bench-state bench-claims sanitize fuzz clean
+.PHONY: demo picture test faults faults-spark lint simulate bench bench-choice bench-engine bench-recovery bench-spark bench-state bench-claims sanitize fuzz clean
 
 demo: $(VENV)/.ready
 	$(BIN)/python examples/spark_power.py
+
+# The same as a picture: writes docs/demo.svg.
+picture: $(VENV)/.ready
+	$(BIN)/python -m tests.bench.demo
 
 test: $(VENV)/.ready
 	$(BIN)/python -m pytest tests -n 2 --dist loadgroup
