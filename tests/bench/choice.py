@@ -182,7 +182,7 @@ def joins():
     print(f"whole joins; rows of both inputs a second of CPU; load {os.getloadavg()[0]:.1f}")
     table, what = trips()
     q2 = [left.trip_distance > right.trip_distance + 8, left.fare_amount < right.fare_amount - 3]
-    q1 = [left.rack < right.rack - 150, left.cooling > right.cooling + 40]
+    q1 = [left.rack < right.rack - 60, left.cooling > right.cooling + 15]
     row("", "rows a window", "nested", "po_join", "zone_map", "pairs a row")
     for size in (100_000, 200_000):
         for name, on, sides in ((f"Q2, {what}", q2, [table]), ("Q1, racks", q1, [racks(400_000, s) for s in (1, 2)])):
