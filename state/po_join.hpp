@@ -34,7 +34,6 @@
 #include "box_store.hpp"
 #include "bplus.hpp"
 #include "positions.hpp"
-#include "scan.hpp"
 #include "sorted_keys.hpp"
 
 namespace dovetail {
