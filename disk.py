@@ -110,7 +110,10 @@ class Disk:
         return nbytes, crc
 
     def map(self, path: str) -> Any:
-        """Return a file's contents without a copy, as the system's own memory of it. It must not change any more."""
+        """Return a file's contents without a copy, as the system's own memory of it.
+
+        It must not change any more: who cuts it short kills who reads it. To remove it does no harm.
+        """
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
             return memoryview(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) if size else b"")

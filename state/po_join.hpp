@@ -20,9 +20,9 @@
 //
 // Deviations from the paper, which loses pairs as printed: positions in a slide come from searching *its own* sorted
 // keys, first or last of equal ones as the operator asks; offset arrays, positions of the other stream's keys found by
-// merging, would hold for one pair of slides that were sealed together, and a search takes less than a hundredth of a
-// probe. Ids count from the slide's first row. Bits are cleared one by one, as they were set. Rows are dropped by
-// bounds on rows, whole slides when their last row is. A slide may be a part of the window's slide (`slides`), and
+// merging, would hold for one pair of slides that were sealed together, and are left out. Ids count from the slide's
+// first row. Of few bits only those that were set are cleared. Rows are dropped by bounds on rows, whole slides when
+// their last row is. A slide may be a part of the window's slide (`slides`), and
 // probes may go over the slides with several threads (`threads`).
 #pragma once
 
