@@ -262,11 +262,11 @@ def _for_ranges(spec: JoinSpec, cells: int, what: str, or_else: str = "range") -
     rows = [spec.windows[side].rows for side in (SIDES[:1] if spec.self_join else SIDES)]
     if any(count is None for count in rows):
         if cells <= 4:
-            return "copies", f"{what}, which is cheap to store"
+            return "copies", f"{what}: cheap to store"
         return or_else, f"{what}; a window by time could be too large for a copy in each cell"
     size = sum(count or 0 for count in rows) * INDEX_BYTES * cells
     if size <= COPIES_BYTES:
-        return "copies", f"{what}, which is cheap to store; {size >> 20:,} MB for all copies of the index"
+        return "copies", f"{what}: cheap to store; {size >> 20:,} MB for all copies of the index"
     return or_else, f"{what}; copies of the index would take {size >> 20:,} MB"
 
 

@@ -91,7 +91,10 @@ def make(name: str, dtype: Any, **params: float) -> "Store":
         if whole and value != int(value):
             raise ValueError(f"store {name!r}: {key}={value!r} ({meaning}) must be a whole number")
     several = isinstance(dtype, list | tuple)
-    dtypes = [np.dtype(each) for each in dtype] if several else [np.dtype(dtype)]
+    try:
+        dtypes = [np.dtype(each) for each in (dtype if several else [dtype])]
+    except TypeError:
+        raise ValueError(f"store {name!r}: {dtype!r} is no type of keys; give one of NumPy's, such as 'int64'") from None
     if name in OF_SEVERAL_KEYS:
         return Store(_native.BoxIndex(name, len(dtypes), params), dtypes, several)
     if several:
