@@ -94,7 +94,7 @@ def make(name: str, dtype: Any, **params: float) -> "Store":
     try:
         dtypes = [np.dtype(each) for each in (dtype if several else [dtype])]
     except TypeError:
-        raise ValueError(f"store {name!r}: {dtype!r} is no type of keys; give one of NumPy's, such as 'int64'") from None
+        raise ValueError(f"store {name!r}: {dtype!r} is no type of keys; give NumPy's, such as 'int64'") from None
     if name in OF_SEVERAL_KEYS:
         return Store(_native.BoxIndex(name, len(dtypes), params), dtypes, several)
     if several:

@@ -423,7 +423,7 @@ def test_explain_says_how_a_join_is_spread():
     one.join(two, on=(left.x - right.x).abs() <= 2, window=dt.last(600)).write(dt.null())
     said = str(flow.explain(workers=2))
     assert "flow 'f', joins on 2 worker processes, the rest in this one" in said
-    assert "spread copies on 2 cells: a band on one key, which is cheap to store; 0 MB for all copies" in said
+    assert "spread copies on 2 cells: a band on one key: cheap to store; 0 MB for all copies" in said
     assert "spread" not in str(flow.explain())
     with pytest.raises(dt.FlowError, match="workers=0; give a number of processes, at least 1"):
         flow.explain(workers=0)
