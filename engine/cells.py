@@ -106,7 +106,7 @@ class Workers:
 
     def deal(self, join: int, message: StepMessage) -> None:
         """Send a step to all cells; what it holds is written once."""
-        kind, meta, parts = codec.encode(message)
+        kind, meta, parts = self.joins[join].codec.encode(message)
         # If no earlier step is before the cells, nothing that is under way will make room.
         alone = all(each.head.answered(message.number if each.number == join else None) for each in self.joins)
         stored = [self._store(part, join, alone) for part in parts]
@@ -169,7 +169,7 @@ class Workers:
                 if message.kind not in (codec.SLICE, codec.DONE):
                     continue
                 join = self.joins[message.meta["join"]]
-                read = codec.decode(message.kind, message.meta, message.parts)
+                read = join.codec.decode(message.kind, message.meta, message.parts)
                 assert isinstance(read, Slice | Done)
                 join.head.take(number, read)
         return some
@@ -233,6 +233,7 @@ class ParallelJoin(JoinTask):
         self.columns, self.layout = sorted(columns), layout
         self.schema = pa.schema([f for _, _, f in output_fields(node.spec) if f.name in columns])
         self.inputs = wanted_of(node, columns)
+        self.codec = codec.Codec(self.inputs, self.schema)
         self.head = Head(node.spec, self.schema, options.out_rows, layout, STEPS_UNDER_WAY)
         self.workers: Workers | None = None
         self.number = 0
@@ -249,7 +250,7 @@ class ParallelJoin(JoinTask):
 
     def part(self) -> worker.JoinPart:
         """Return what a worker must know."""
-        return worker.JoinPart(self.node.spec, self.columns, self.layout)
+        return worker.JoinPart(self.node.spec, self.columns, self.layout, self.inputs)
 
     @property
     def full(self) -> bool:

@@ -8,7 +8,7 @@ cost more than all the rest.
 `Rows` (operators/contracts.py), a stream that only grows at its end, is not written here but by checkpoints.py, once.
 """
 
-__all__ = ["StreamedBatch", "decode", "encode", "replaced"]
+__all__ = ["StreamedBatch", "decode", "encode", "replaced", "stream_of"]
 
 import json
 from collections.abc import Callable, Iterator
@@ -52,10 +52,10 @@ def encode(tree: Any) -> Iterator[Any]:
             blobs.append(np.ascontiguousarray(value).view(np.uint8).data if value.size else b"")
             return {_LEAF: "array", "dtype": value.dtype.str, "at": len(blobs) - 1}
         if isinstance(value, pa.RecordBatch):
-            blobs.append(StreamedBatch(value) if StreamedBatch.knows(value.schema) else _stream([value], value.schema))
+            blobs.append(StreamedBatch(value) if StreamedBatch.knows(value.schema) else stream_of([value], value.schema))
             return {_LEAF: "batch", "at": len(blobs) - 1}
         if isinstance(value, pa.Table):
-            blobs.append(_stream(value.to_batches(), value.schema))
+            blobs.append(stream_of(value.to_batches(), value.schema))
             return {_LEAF: "table", "at": len(blobs) - 1}
         if isinstance(value, dict):
             return {name: stored(each) for name, each in value.items()}
@@ -145,7 +145,8 @@ def _has_dictionary(kind: pa.DataType) -> bool:
     return any(_has_dictionary(kind.field(i).type) for i in range(kind.num_fields))
 
 
-def _stream(batches: list[pa.RecordBatch], schema: pa.Schema) -> memoryview:
+def stream_of(batches: list[pa.RecordBatch], schema: pa.Schema) -> memoryview:
+    """Return batches as an Arrow stream."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, schema) as writer:
         for batch in batches:

@@ -62,6 +62,7 @@ class JoinPart:
     spec: JoinSpec
     columns: Sequence[str]
     layout: Layout
+    inputs: dict[str, pa.Schema]  # of the rows that it is given
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,7 @@ class _Edge:
 
     def __init__(self, part: JoinPart, out_rows: int, number: int) -> None:
         self.machine = CellMachine(part.spec, part.columns, out_rows, part.layout, number)
+        self.codec = codec.Codec(part.inputs, self.machine.cell.schema)
         self.steps: deque[Any] = deque()
         self.answer: Iterator[Slice | Done] | None = None
         self.under_way = 0
@@ -166,7 +168,7 @@ class Loop:
             except BaseException as error:
                 error._join = number  # type: ignore[attr-defined]
                 raise
-            kind, meta, parts = codec.encode(piece)
+            kind, meta, parts = edge.codec.encode(piece)
             self.channel.send(kind, {**meta, "join": number}, [self.channel.store(part, 1) for part in parts])
         if not runnable:
             self.channel.give_back(codec.FREED)
@@ -182,7 +184,7 @@ class Loop:
                 self.edges[number].under_way -= count
         elif message.kind == codec.STEP:
             edge = self.edges[message.meta["join"]]
-            edge.steps.append(codec.decode(message.kind, message.meta, message.parts))
+            edge.steps.append(edge.codec.decode(message.kind, message.meta, message.parts))
 
 
 def tell(channel: Channel, error: BaseException) -> None:

@@ -20,8 +20,7 @@ import struct
 import time
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import zmq
@@ -38,10 +37,11 @@ INLINE = 4096
 
 _LAYOUT = struct.Struct("<4sHHIIIQII4x")
 _EIGHT = 8
+_PADDING = [bytes(-size % _EIGHT) for size in range(_EIGHT)]
+_DONTWAIT, _SNDMORE = int(zmq.DONTWAIT), int(zmq.SNDMORE)  # numbers: putting the library's enums together is slow
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
+class Header(NamedTuple):
     """What every message begins with."""
 
     kind: int
@@ -55,21 +55,19 @@ class Header:
 
     def pack(self) -> bytes:
         """Return it as bytes."""
-        return _LAYOUT.pack(
-            MAGIC, 1, self.kind, self.job, self.generation, self.edge, self.sequence, self.crc, self.text
-        )
+        return _LAYOUT.pack(MAGIC, 1, *self)
 
     @classmethod
     def unpack(cls, data: bytes | memoryview) -> "Header":
         """Read it from the bytes that a message begins with."""
         if len(data) < _LAYOUT.size or data[:4] != MAGIC:
             raise TransportError(f"a message begins with {bytes(data[:8])!r}: it is not one of Dovetail's")
-        _, version, kind, job, generation, edge, sequence, crc, text = _LAYOUT.unpack_from(data)
+        _, version, *fields = _LAYOUT.unpack_from(data)
         if version != 1:
             raise TransportError(
                 f"a message has format {version}, and this version reads 1; run one version everywhere"
             )
-        return cls(kind, job, generation, edge, sequence, crc, text)
+        return cls(*fields)
 
 
 def next_in_order(header: Header, job: int, generation: int, edge: int, expected: int) -> bool:
@@ -84,8 +82,7 @@ def next_in_order(header: Header, job: int, generation: int, edge: int, expected
     return True
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(NamedTuple):
     """What was received. Parts are arrays of bytes; those of an arena are given back when nothing refers to them."""
 
     kind: int
@@ -132,14 +129,14 @@ class Channel:
                 apart.append(part)
             else:
                 places.append(size)
-                inside += (part, bytes(_padded(size) - size))
+                inside += (part, _PADDING[size % _EIGHT])
         said = {**meta, "parts": places} if places else meta
         freed = self._freed()
         if freed:
             said = {**said, "freed": freed}
         text = json.dumps(said).encode()
-        body = b"".join((text, bytes(_padded(len(text)) - len(text)), *inside))
-        nbytes = len(body) + sum(memoryview(part).nbytes for part in apart)
+        body = b"".join((text, _PADDING[len(text) % _EIGHT], *inside))
+        nbytes = len(body) + (sum(memoryview(part).nbytes for part in apart) if apart else 0)
         if nbytes > MOST_BYTES - _LAYOUT.size:
             raise TransportError(
                 f"edge {self.edge}: a message of {nbytes:,} bytes is longer than the {MOST_BYTES:,} that may travel at "
@@ -149,8 +146,11 @@ class Channel:
         for part in apart:
             crc = zlib.crc32(part, crc)
         header = Header(kind, self.job, self.generation, self.edge, self.sent, crc, len(text))
+        frames = [header.pack() + body, *apart]
         try:
-            self.socket.send_multipart([header.pack() + body, *apart], flags=zmq.DONTWAIT, copy=nbytes < 65536)
+            for frame in frames[:-1]:
+                self.socket.send(frame, _DONTWAIT | _SNDMORE, copy=nbytes < 65536)
+            self.socket.send(frames[-1], _DONTWAIT, copy=nbytes < 65536)
         except zmq.Again:
             raise TransportError(
                 f"edge {self.edge}: nobody is there to take message {self.sent}; the other end is gone, and the job "
@@ -205,7 +205,7 @@ class Channel:
     def _frames(self) -> "list[zmq.Frame] | None":
         """Return what has come, if anything."""
         try:
-            frames = [self.socket.recv(zmq.DONTWAIT, copy=False)]
+            frames = [self.socket.recv(_DONTWAIT, copy=False)]
         except zmq.Again:
             return None
         while frames[-1].more:
@@ -218,31 +218,35 @@ class Channel:
         if not next_in_order(header, self.job, self.generation, self.edge, self.received):
             return None
         body = first[_LAYOUT.size :]
-        if header.text > len(body) or sum(len(frame.buffer) for frame in frames) > MOST_BYTES:
+        apart = [frame.buffer for frame in frames[1:]]
+        if header.text > len(body) or len(body) + sum(map(len, apart)) > MOST_BYTES:
             raise TransportError(f"edge {self.edge}: message {header.sequence} has no valid length")
         crc = zlib.crc32(body)
-        for frame in frames[1:]:
-            crc = zlib.crc32(frame.buffer, crc)
+        for frame in apart:
+            crc = zlib.crc32(frame, crc)
         if crc != header.crc:
             raise TransportError(f"edge {self.edge}: message {header.sequence} came damaged (its checksum differs)")
         self.received += 1
-        meta = json.loads(bytes(body[: header.text]))
+        meta = json.loads(str(body[: header.text], "utf-8"))
         if self.arena is not None:
             for segment, offset in meta.get("freed", ()):
                 self.arena.drop(segment, offset)
-        at = _padded(header.text)
-        apart = iter(frames[1:])
+        return Message(header.kind, meta, self._parts(meta["parts"], body, header.text, apart) if "parts" in meta else [])
+
+    def _parts(self, places: list[Any], body: memoryview, text: int, apart: list[memoryview]) -> list[np.ndarray]:
+        inside = _aligned(np.frombuffer(body, np.uint8))
+        at = _padded(text)
         parts = []
-        for place in meta.get("parts", ()):
+        for place in places:
             if place is None:
-                parts.append(_aligned(np.frombuffer(next(apart).buffer, np.uint8)))
+                parts.append(_aligned(np.frombuffer(apart.pop(0), np.uint8)))
             elif isinstance(place, int):
-                parts.append(_aligned(np.frombuffer(body[at : at + place], np.uint8)))
+                parts.append(inside[at : at + place])
                 at += _padded(place)
             else:
                 assert self.reader is not None
                 parts.append(self.reader.read(Block(*place)))
-        return Message(header.kind, meta, parts)
+        return parts
 
 
 def _padded(size: int) -> int:
@@ -250,5 +254,5 @@ def _padded(size: int) -> int:
 
 
 def _aligned(part: np.ndarray) -> np.ndarray:
-    """Return bytes that begin where numbers may: inside a message a part stands wherever it came to stand."""
-    return part if part.ctypes.data % _EIGHT == 0 else part.copy()
+    """Return bytes that begin where numbers may: a message stands wherever it came to stand."""
+    return part if part.__array_interface__["data"][0] % _EIGHT == 0 else part.copy()

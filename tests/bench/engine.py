@@ -193,6 +193,7 @@ def where():
     columns = [f.name for _, _, f in output_fields(spec) if f.name in ("id", "id_right")]
     machines = [CellMachine(spec, columns, 65_536, layout, i) for i in range(2)]
     head = Head(spec, machines[0].cell.schema, 65_536, layout, 4)
+    encoding = codec.Codec(spec.schemas, machines[0].cell.schema)
     domain = TimeDomain(None)
     orders = [SourceOrder(side, "t", domain, 0, None) for side in SIDES]
     merger = Merger([domain, domain], domain, "bench")
@@ -207,11 +208,11 @@ def where():
     def sent(message):
         """Through the arena, as bytes."""
         with taking("written into shared memory"):
-            kind, meta, parts = codec.encode(message)
+            kind, meta, parts = encoding.encode(message)
             parts = [channel.store(part, 1) for part in parts]
             places = [np.frombuffer(arena.view(p), np.uint8) if isinstance(p, Block) else np.asarray(p) for p in parts]
         with taking("read there"):
-            return codec.decode(kind, meta, places), parts
+            return encoding.decode(kind, meta, places), parts
 
     with RunFolder() as folder:
         arena = Arena(folder.path, "near", 1 << 30)
@@ -340,12 +341,13 @@ class _Ends:
 
 def _pump(batch, count):
     """Messages a second of one batch each, written into the arena like any other."""
+    form = codec.Form(batch.schema)
     with _Ends("take") as near:
         start = None
         for number in range(count + count // 10):
             if number == count // 10:
                 start = time.perf_counter()
-            part = near.store(codec._bytes_of(batch), 1)
+            part = near.store(form.bytes_of(batch), 1)
             while near.arena.held > near.arena.limit * 0.7:
                 near.receive(0.01)
             near.send(2, {"n": number}, [part])
@@ -361,11 +363,11 @@ def _pump(batch, count):
 def _ping(count):
     """One-way times of a batch of one row: half of there and back."""
     one = pa.record_batch({"x": [1], "y": [2]})
-    times = []
+    form, times = codec.Form(one.schema), []
     with _Ends("echo") as near:
         for _ in range(count):
             start = time.perf_counter()
-            near.send(2, {"rows": 1}, [near.store(codec._bytes_of(one), 1)])
+            near.send(2, {"rows": 1}, [near.store(form.bytes_of(one), 1)])
             near.receive(30.0)
             times.append((time.perf_counter() - start) / 2)
     return times
@@ -553,6 +555,7 @@ def drive(spec, layout, steps, *, answers=True):
         for machine in machines:
             machine.cell.answers = lambda probes: iter(())
     head = Head(spec, machines[0].cell.schema, 65_536, layout, 4)
+    encoding = codec.Codec(spec.schemas, machines[0].cell.schema)
     stored, asked, looked = (np.zeros(layout.cells) for _ in range(3))
     loads = []
     for left_step, right_step in steps:

@@ -411,9 +411,13 @@ class Socket:
     def __init__(self, sends, receives):
         self.sends, self.receives = sends, receives
         self.coming = deque()  # frames of a message that is being read
+        self.going = []  # of one that is being sent
 
-    def send_multipart(self, frames, flags=0, copy=True):
-        self.sends.send([bytes(frame) for frame in frames])
+    def send(self, frame, flags=0, copy=True):
+        self.going.append(bytes(frame))
+        if not flags & zmq.SNDMORE:
+            frames, self.going = self.going, []
+            self.sends.send(frames)
 
     def recv(self, flags=0, copy=False):
         if not self.coming:
