@@ -23,7 +23,7 @@ import os
 import re
 import zlib
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import quote
 
@@ -98,7 +98,7 @@ class Manifest:
 
     def encoded(self) -> bytes:
         """Return it as text, its checksum in the last line."""
-        text = json.dumps({"format": FORMAT, **asdict(self)}, indent=1)
+        text = json.dumps({"format": FORMAT, **vars(self)}, default=vars)
         return f"{text}\n{zlib.crc32(text.encode()):08x}\n".encode()
 
 

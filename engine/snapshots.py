@@ -47,27 +47,25 @@ def encode(tree: Any) -> Iterator[Any]:
     """
     blobs: list[Any] = []
 
-    def stored(value: Any) -> Any:
+    def leaf(value: Any) -> Any:
+        """Write what JSON cannot say."""
         if isinstance(value, np.ndarray):
             blobs.append(np.ascontiguousarray(value).view(np.uint8).data if value.size else b"")
             return {_LEAF: "array", "dtype": value.dtype.str, "at": len(blobs) - 1}
         if isinstance(value, pa.RecordBatch):
-            blobs.append(StreamedBatch(value) if StreamedBatch.knows(value.schema) else stream_of([value], value.schema))
+            schema = value.schema
+            blobs.append(StreamedBatch(value) if StreamedBatch.knows(schema) else stream_of([value], schema))
             return {_LEAF: "batch", "at": len(blobs) - 1}
         if isinstance(value, pa.Table):
             blobs.append(stream_of(value.to_batches(), value.schema))
             return {_LEAF: "table", "at": len(blobs) - 1}
-        if isinstance(value, dict):
-            return {name: stored(each) for name, each in value.items()}
-        if isinstance(value, list | tuple):
-            return [stored(each) for each in value]
         if isinstance(value, np.integer | np.floating | np.bool_):
             return value.item()
-        return value
+        raise TypeError(f"a snapshot cannot hold {value!r}, which is a {type(value).__name__}")
 
-    plain = stored(tree)
+    said = json.dumps(tree, default=leaf)
     sizes = [blob.nbytes if isinstance(blob, StreamedBatch) else memoryview(blob).nbytes for blob in blobs]
-    head = json.dumps({"tree": plain, "sizes": sizes}).encode()
+    head = f'{{"tree": {said}, "sizes": {json.dumps(sizes)}}}'.encode()
     start = MAGIC + len(head).to_bytes(8, "little") + head
     yield start
     yield bytes(-len(start) % _ALIGNMENT)

@@ -231,7 +231,8 @@ class Channel:
         if self.arena is not None:
             for segment, offset in meta.get("freed", ()):
                 self.arena.drop(segment, offset)
-        return Message(header.kind, meta, self._parts(meta["parts"], body, header.text, apart) if "parts" in meta else [])
+        parts = self._parts(meta["parts"], body, header.text, apart) if "parts" in meta else []
+        return Message(header.kind, meta, parts)
 
     def _parts(self, places: list[Any], body: memoryview, text: int, apart: list[memoryview]) -> list[np.ndarray]:
         inside = _aligned(np.frombuffer(body, np.uint8))

@@ -555,7 +555,6 @@ def drive(spec, layout, steps, *, answers=True):
         for machine in machines:
             machine.cell.answers = lambda probes: iter(())
     head = Head(spec, machines[0].cell.schema, 65_536, layout, 4)
-    encoding = codec.Codec(spec.schemas, machines[0].cell.schema)
     stored, asked, looked = (np.zeros(layout.cells) for _ in range(3))
     loads = []
     for left_step, right_step in steps:

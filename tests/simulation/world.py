@@ -377,7 +377,7 @@ class Line:
         world = self.world
         if self.broken:
             if world.rng.random() < 0.5:
-                raise zmq.Again
+                raise AGAIN.with_traceback(None)
             return
         kind = world.next_message.popleft() if world.next_message else None
         at = max([world.now + world.rng.random() * 0.003, *(letter.at for letter in self.letters), self.cut_until])
@@ -405,6 +405,10 @@ class Line:
         return self.letters[0].at if self.letters else None
 
 
+AGAIN = zmq.Again()
+"""Made once: the library looks for its words each time."""
+
+
 class Socket:
     """What a channel has of ZeroMQ."""
 
@@ -422,7 +426,7 @@ class Socket:
     def recv(self, flags=0, copy=False):
         if not self.coming:
             if not self.receives.ready:
-                raise zmq.Again
+                raise AGAIN.with_traceback(None)
             self.coming += self.receives.letters.popleft().frames
         return Frame(self.coming.popleft(), bool(self.coming))
 
