@@ -271,6 +271,11 @@ class ParallelJoin(JoinTask):
         """Rows with a null or NaN in a key."""
         return self.nulls_before + self.head.null_keys
 
+    @property
+    def found_by(self) -> dict[str, str]:
+        """What the first cell says; the others decide for themselves, by the same rule."""
+        return self.head.found_by
+
     def snapshot(self) -> dict[str, Any]:
         """Also the keys by which ranges were cut. Nothing may be under way."""
         return {**super().snapshot(), "sample": self.head.sample()}

@@ -54,7 +54,7 @@ class Codec:
             order = [message.later] if message.tie is None else [message.later, message.tie]
             return SLICE, {"n": message.step, "upto": message.upto}, [self.results.bytes_of(message.data), *order]
         meta = {"n": message.step, "load": message.load, "nulls": message.null_keys, "bytes": message.nbytes,
-                "sample": list(message.sample)}  # fmt: skip
+                "sample": list(message.sample), "found": message.found_by}  # fmt: skip
         return DONE, meta, list(message.sample.values())
 
     def decode(self, kind: int, meta: dict[str, Any], parts: Sequence[np.ndarray]) -> StepMessage | Slice | Done:
@@ -78,7 +78,7 @@ class Codec:
             tie = _numbers_of(ties[0]) if ties else None
             return Slice(meta["n"], meta["upto"], self.results.batch_of(data), _numbers_of(later), tie)
         sample = {side: part.view(np.uint64) for side, part in zip(meta["sample"], parts, strict=True)}
-        return Done(meta["n"], meta["load"], sample, meta["nulls"], meta["bytes"])
+        return Done(meta["n"], meta["load"], sample, meta["nulls"], meta["bytes"], meta["found"])
 
 
 class Form:

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from ..config import Options
 from ..operators.access import SIDES, JoinSpec, choose_access
+from ..operators.choice import ASSUMED_ROWS, prices, ways
 from ..operators.windows import WindowSpec
 from .graph import (
     ComputeNode,
@@ -143,6 +144,7 @@ def _join_details(node: JoinNode, needed: set[str] | None, workers: int) -> list
     for side in SIDES:
         access = choose_access(spec, side)
         lines.append(f"find   {side} rows by {access.describe()}: {access.why}")
+        lines += [f"       {line}" for line in _ways(spec, side)]
         remainder = spec.predicate.sides[side].remainder_with(access.applied)
         if remainder.always:
             written = "; ".join(dict.fromkeys(map(str, remainder.always)))
@@ -156,6 +158,23 @@ def _join_details(node: JoinNode, needed: set[str] | None, workers: int) -> list
         lines.append(f"output {', '.join(n for n in node.schema.names if n in needed)} (nothing else is asked for)")
     lines += [f"memory {line}" for line in memory_bound(spec)]
     return lines
+
+
+def _ways(spec: JoinSpec, side: str) -> list[str]:
+    """Say what else could find the rows, and what each way costs on this machine."""
+    found = ways(spec, side)
+    if len(found) == 1:
+        return []
+    rows, given = spec.windows[side].rows, ""
+    if rows is None:
+        rows, given = ASSUMED_ROWS, ", if there are so many"
+    priced = [(way.access.describe(), way) for way in prices(found, rows)]
+    wide = max(len(said) for said, _ in priced)
+    return [
+        "to begin with; while it runs by what costs least, from what is seen of the rows",
+        f"(nanoseconds a tuple on this machine, over {rows:,} rows{given}):",
+        *(f"  {said:<{wide}}  {way.fixed:,.0f} + {way.each:,.1f} for each row that it finds" for said, way in priced),
+    ]
 
 
 def memory_bound(spec: JoinSpec) -> list[str]:
@@ -185,7 +204,8 @@ def _row_bytes(spec: JoinSpec, side: str) -> int:
     if access.boxed:
         index = 4 + 8 * len({test.key.name for test in access.probe})
     rounding = spec.predicate.sides[side].remainder_with(access.applied).tests
-    tests = (*access.probe, *access.filters) if access.index == "nested" else (*access.filters, *rounding)
+    whole = access.index == "nested" or len(ways(spec, side)) > 1  # all keys are kept
+    tests = (*access.probe, *access.filters) if whole else (*access.filters, *rounding)
     return columns + 8 * len(dict.fromkeys(tests)) + index + (8 if spec.windows[side].is_time else 0)
 
 

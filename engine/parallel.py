@@ -69,6 +69,7 @@ class Done:
     sample: dict[str, np.ndarray] = field(default_factory=dict)
     null_keys: int = 0
     nbytes: int = 0
+    found_by: dict[str, str] = field(default_factory=dict)  # of the first cell, when it has changed
 
 
 class CellMachine:
@@ -77,6 +78,7 @@ class CellMachine:
     def __init__(self, spec: JoinSpec, columns: Sequence[str], out_rows: int, layout: Layout, number: int) -> None:
         self.spec, self.layout, self.number = spec, layout, number
         self.cell = Cell(spec, columns, out_rows, layout.shares()[number])
+        self.told = -1  # how many times it had changed how rows are found when that was last said
 
     def handle(self, message: StepMessage) -> Iterator[Slice | Done]:
         """Answer a step. The iterator must be used up before the next one."""
@@ -109,7 +111,14 @@ class CellMachine:
             sample = {side: found[:: max(1, len(found) // SAMPLE)].copy() for side, found in keys.items()}
         sides = SIDES[:1] if spec.self_join else SIDES
         nulls = sum(cell.stored[side].null_keys for side in sides)
-        yield Done(message.number, cell.load, sample, nulls, cell.nbytes)
+        yield Done(message.number, cell.load, sample, nulls, cell.nbytes, self._news())
+
+    def _news(self) -> dict[str, str]:
+        """Say how rows are found, if that has changed. Cells may differ in it; the first speaks for all."""
+        if self.number != 0 or self.cell.changes == self.told:
+            return {}
+        self.told = self.cell.changes
+        return self.cell.found_by()
 
     def _numbered(self, message: StepMessage) -> Numbered:
         halves, total = {}, 0
@@ -149,6 +158,7 @@ class Head:
         self.watermark: Watermark = START
         self.cell_bytes = [0] * layout.cells
         self.cell_nulls = [0] * layout.cells
+        self.found_by: dict[str, str] = {}
         self.loads: dict[int, np.ndarray] = {}
         self.samples: dict[int, dict[str, np.ndarray]] = {}
 
@@ -231,6 +241,7 @@ class Head:
         step = next(step for step in self.steps if step.number == message.step)
         step.open.discard(cell)
         self.cell_bytes[cell], self.cell_nulls[cell] = message.nbytes, message.null_keys
+        self.found_by = message.found_by or self.found_by
         if self.balance is not None and len(step.times):
             self._weigh(cell, message, step)
 

@@ -10,7 +10,7 @@ class StepReport:
     """One step.
 
     `watermark` is written for people; `held_bytes` is what the step kept at its end; `null_keys` counts rows of a
-    join that a null or NaN in a key kept from ever matching.
+    join that a null or NaN in a key kept from ever matching; `found_by` says how a join found the rows of each side.
     """
 
     name: str
@@ -21,6 +21,7 @@ class StepReport:
     watermark: str = "none"
     held_bytes: int = 0
     null_keys: int = 0
+    found_by: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -82,4 +83,10 @@ class Result:
             for s in self.steps.values()
             if s.null_keys
         ]
-        return "\n".join([done, *lines, *nulls])
+        changed = [
+            f"{s.kind} {s.name}: {side} rows were found by {how}"
+            for s in self.steps.values()
+            for side, how in s.found_by.items()
+            if "from row" in how
+        ]
+        return "\n".join([done, *lines, *nulls, *changed])

@@ -455,7 +455,7 @@ class Runner:
         steps = {
             task.node.name: StepReport(
                 task.node.name, task.node.kind, task.rows_in, task.rows_out, task.late, _shown(task), task.held_bytes,
-                task.null_keys,
+                task.null_keys, task.found_by,
             )
             for task in self.graph.tasks
         }  # fmt: skip

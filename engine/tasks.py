@@ -58,6 +58,11 @@ class Task:
         return 0
 
     @property
+    def found_by(self) -> dict[str, str]:
+        """How a join has found the rows of each side."""
+        return {}
+
+    @property
     def held_bytes(self) -> int:
         """Bytes that are kept between batches."""
         return 0
@@ -437,6 +442,11 @@ class _Join(JoinTask):
     def null_keys(self) -> int:
         """Of both sides."""
         return self.nulls_before + sum(self.driver.null_keys().values())
+
+    @property
+    def found_by(self) -> dict[str, str]:
+        """The driver's."""
+        return self.driver.cell.found_by()
 
     @property
     def held_bytes(self) -> int:

@@ -1,10 +1,10 @@
 """A join as it was written, checked; and how the rows of each side are found: by which index, on which test, or a scan.
 
-What `index="auto"` takes is decided here, by a rule that `explain()` states; `docs/indexes.md` has the measurements
-behind it. Nothing here runs.
+What `index="auto"` begins with is decided here, by a rule that `explain()` states; `docs/indexes.md` has the
+measurements behind it. What it takes once there are rows is decided in choice.py. Nothing here runs.
 """
 
-__all__ = ["INDEXES", "SIDES", "Access", "JoinSpec", "choose_access", "output_fields", "storable_type"]
+__all__ = ["INDEXES", "SIDES", "Access", "JoinSpec", "access_by", "choose_access", "output_fields", "storable_type"]
 
 from dataclasses import dataclass
 from typing import Any
@@ -147,13 +147,23 @@ def choose_access(spec: JoinSpec, stored: str) -> Access:
         raise PredicateError(
             f'{spec.name}: index="hash" needs an equality such as left.x == right.x; use "auto" or "nested"'
         )
-    usable = tuple(t for t in plan.tests if t.shape not in ("union", "unequal"))
-    unequal = tuple(t for t in plan.tests if t.shape == "unequal")
-    served = usable if index in OF_SEVERAL_KEYS else (*ranges, *ordered)
+    several = index in OF_SEVERAL_KEYS
+    served = [t for t in plan.tests if t.shape not in ("union", "unequal")] if several else [*ordered, *ranges]
     if index not in ("nested", "hash") and not served:
         raise PredicateError(
             f'{spec.name}: index="{index}" needs a comparison between a left and a right value; use "auto" or "nested"'
         )
+    return access_by(index, spec, stored, served[0] if served else None, why)
+
+
+def access_by(
+    index: str, spec: JoinSpec, stored: str, chosen: RangeTest | None = None, why: str = "it costs least",
+) -> Access:  # fmt: skip
+    """Return the access path by an index that serves a predicate; if it goes by one key, by that of `chosen`."""
+    plan = spec.predicate.sides[stored]
+    equalities = tuple(t for t in plan.tests if t.shape == "equality")
+    usable = tuple(t for t in plan.tests if t.shape not in ("union", "unequal"))
+    unequal = tuple(t for t in plan.tests if t.shape == "unequal")
     if index == "nested":
         return Access("nested", why, usable, unequal, (*usable, *unequal))
     if index == "hash":
@@ -169,7 +179,7 @@ def choose_access(spec: JoinSpec, stored: str) -> Access:
         probe = tuple(test for test in boxed if test.key.name in keys)
         filters = (*(test for test in usable if test not in probe), *unequal)
         return Access(index, why, probe, filters, (*probe, *filters))
-    chosen = ordered[0] if ordered else ranges[0]
+    assert chosen is not None
     filters = (*(t for t in usable if t is not chosen), *unequal)
     return Access(index, why, (chosen,), filters, (chosen, *filters))
 

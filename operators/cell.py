@@ -29,8 +29,9 @@ import pyarrow as pa
 
 from ..batch import record_batch
 from ..state import WindowLog, _native
-from .access import SIDES, JoinSpec, choose_access, output_fields
+from .access import SIDES, Access, JoinSpec, output_fields
 from .binding import Bound
+from .choice import LOOKED_ROWS, Seen, Watch, look, ways
 from .evaluate import Columns, truth
 from .layouts import Copies, Range, Share
 from .numbering import NO_TIMES, Half, Numbered
@@ -58,13 +59,16 @@ class _StoredSide:
     def __init__(self, spec: JoinSpec, side: str, share: Share | None) -> None:
         self.side, self.share = side, share
         self.plan: SidePlan = spec.predicate.sides[side]
-        self.access = choose_access(spec, side)
+        # Ways to find rows, of which the present one is `access`; cells share rows by the first, whatever is taken.
+        self.ways = ways(spec, side)
+        self.access = self.ways[0]
         self.conditions = spec.predicate.conditions[side]
         self.remainder = self.plan.remainder_with(self.access.applied)
         self.tests = tuple(dict.fromkeys((*self.access.probe, *self.access.filters)))
         scanned = self.access.index == "nested"
-        # By row: tests that are looked at again once pairs are found.
-        self.keys = {test: _native.RowKeys() for test in (*self.access.filters, *self.remainder.tests)}
+        # By row: tests that are looked at again once pairs are found; or all of them, to build another index from.
+        again = self.access.filters if len(self.ways) == 1 else self.tests
+        self.keys = {test: _native.RowKeys() for test in (*again, *self.remainder.tests)}
         # The rows that can be found have places, one after the other: an index, or what a scan reads, goes by these.
         # Places are rows until one is left out.
         self.places: Any = None  # then RowTimes: the row at each place
@@ -109,11 +113,11 @@ class _StoredSide:
         return _NewRows(keys, None if can is None or can.all() else can, null_keys)
 
     def key_of(self, new: _NewRows) -> np.ndarray:
-        """Return the keys that the index goes by; any of the right length where there is none."""
-        probed = [new.keys[test] for test in self.access.probe]
+        """Return the keys by which cells share rows; any of the right length where there are none."""
+        probed = [new.keys[test] for test in self.ways[0].probe]
         if not probed:
             return next(iter(new.keys.values()), _NO_KEYS)
-        return probed[0] if len(probed) == 1 or self.index is None or self.boxed else _native.combine_keys(probed)
+        return _one_key(self.ways[0], probed)
 
     def store(self, new: _NewRows, first: int, rows: int, *, again: bool = False) -> int:
         """Take the new rows in; return how many are this cell's. `again`: they come back, until `restored`."""
@@ -135,6 +139,8 @@ class _StoredSide:
             self.places.append(np.arange(self.bound, first))
         numbers = np.arange(first, first + rows, dtype=np.int64)
         boxed = [keys[tests[0]] if can is None else keys[tests[0]][can] for tests in self.boxed]
+        if self.access is not self.ways[0] and not boxed:
+            key = _one_key(self.access, [keys[test] for test in self.access.probe])
         if can is not None:
             key, numbers = _native.keep_rows(key if len(key) else np.empty(rows, np.uint64), can, first)
         place = first
@@ -182,11 +188,51 @@ class _StoredSide:
             rows = np.arange(first, first + len(keys), dtype=np.int64)
             mine = _and(mine, rows >= self.bound)
             parts.append((keys[mine], rows[mine]))
-        index, places = self._new_index(), _native.RowTimes()
+        self.places = _native.RowTimes()
         if parts:
-            places.append(np.concatenate([rows for _, rows in parts]))
-            index.build(np.concatenate([keys for keys, _ in parts]), np.arange(len(places), dtype=np.int64))
-        self.index, self.places = index, places
+            self.places.append(np.concatenate([rows for _, rows in parts]))
+        if len(self.ways) > 1:
+            self._build()
+            return
+        index = self._new_index()
+        if parts:
+            index.build(np.concatenate([keys for keys, _ in parts]), np.arange(len(self.places), dtype=np.int64))
+        self.index = index
+
+    def go_by(self, access: Access) -> None:
+        """Find rows in another way from now on."""
+        self.access = access
+        self.boxed = _by_key(access.probe) if access.boxed else []
+        if self.lender is None:
+            self._build()
+
+    def some_rows(self, most: int) -> np.ndarray:
+        """Return some of the rows that are held, evenly from all of them."""
+        first, end = self.bound, next(iter(self.keys.values())).end_row
+        return np.arange(first, end, max(1, -(-(end - first) // most)), dtype=np.int64)
+
+    @property
+    def part_kept(self) -> float:
+        """Which part of the window's rows stands in the index."""
+        held = next(iter(self.keys.values())).end_row - self.bound
+        return len((self.lender or self).index) / max(1, held)
+
+    def _build(self) -> None:
+        """Build the index anew, from the keys of the window."""
+        if self.places is None:
+            first, rows = self.bound, np.arange(self.bound, next(iter(self.keys.values())).end_row, dtype=np.int64)
+        else:
+            first = self.places.first_row
+            rows = self.places.at(np.arange(first, self.places.end_row, dtype=np.int64))
+        index = self._new_index()
+        if len(rows):
+            if self.boxed:
+                keys: Any = [self.keys[tests[0]].at(rows) for tests in self.boxed]
+            else:
+                keys = _one_key(self.access, [self.keys[test].at(rows) for test in self.access.probe])
+            index.build(keys, np.arange(first, first + len(rows), dtype=np.int64))
+            index.expire(first)
+        self.index = index
 
     def expire(self, bound: int) -> None:
         """Forget rows below a bound."""
@@ -208,6 +254,18 @@ class _StoredSide:
         for part in (*self.keys.values(), *self.scanned.values(), self.places, self.index):
             if part is not None:
                 part.check()
+
+
+def _one_key(access: Access, keys: list[np.ndarray]) -> np.ndarray:
+    """Return the keys by which an index of one key goes: of several equalities one is made."""
+    several = access.index == "hash" and len(keys) > 1
+    return _native.combine_keys(keys) if several else keys[0]
+
+
+def _mirrored(left: Access, right: Access) -> bool:
+    """Tell whether both roles of a self-join look for rows in the same way, so that one index serves both."""
+    keys = [test.key.name for test in left.probe], [test.key.mirrored for test in right.probe]
+    return left.index == right.index and keys[0] == keys[1]
 
 
 def _by_key(tests: Iterable[RangeTest]) -> list[list[RangeTest]]:
@@ -240,10 +298,11 @@ class _Probes:
         self.rank, self.first, self.total = half.rank, half.first, total
         self.index = (target.lender or target).index
         self.probe = self.row = NO_TIMES
-        probe_ends = self._index_ends()
+        probe_ends = self._index_ends(target.access)
         mine: np.ndarray | slice | None = None
         if target.share is not None and len(self.rank):
-            lo, hi = probe_ends or (np.empty(len(self.rank), np.uint64),) * 2
+            shared = probe_ends if target.access is target.ways[0] else self._index_ends(target.ways[0])
+            lo, hi = shared or (np.empty(len(self.rank), np.uint64),) * 2
             mine = target.share.asks(side, half, total, lo, hi)
         # Only tuples that may find something here go on: `asked` says which (a slice, if they are next to each other),
         # and `next` counts among them.
@@ -279,9 +338,9 @@ class _Probes:
         """True when nothing is left to find or to hand out."""
         return self.next >= self.count and len(self.row) == 0
 
-    def _index_ends(self) -> tuple[np.ndarray, np.ndarray] | None:
-        access = self.target.access
-        if access.index == "nested" or self.target.boxed:
+    def _index_ends(self, access: Access) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return the ranges of the one key that an index goes by; None if it goes by none or by several."""
+        if access.index == "nested" or access.boxed:
             return None
         if len(access.probe) == 1:
             return self.ends[access.probe[0]]
@@ -400,6 +459,7 @@ class Cell:
         keeps_all = share is None or isinstance(share, Copies)
         if keeps_all and spec.self_join and _same_storage(self.stored["left"], self.stored["right"]):
             self.stored["right"].index, self.stored["right"].lender = None, self.stored["left"]
+        self.watches = self._make_watches()
         self._columns = {side: {name: i for i, name in enumerate(self.logs[side].schema.names)} for side in SIDES}
         self._wanted = {side: [self._columns[side][c] for s, c, _ in self.outputs if s == side] for side in SIDES}
         self.load = 0  # rows of the last step that it stored, and that asked it
@@ -420,6 +480,31 @@ class Cell:
         if self.spec.self_join:
             logs["right"] = logs["left"]
         return logs
+
+    def _make_watches(self) -> list[tuple[tuple[str, ...], Watch]]:
+        """Return what watches the sides that can be found in several ways; those that share an index go together."""
+        if all(len(stored.ways) == 1 for stored in self.stored.values()):
+            return []
+        left, right = (self.stored[side] for side in SIDES)
+        if right.lender is None:
+            return [((s,), Watch([self.stored[s].ways])) for s in SIDES if len(self.stored[s].ways) > 1]
+        both = [(a, b) for a in left.ways for b in right.ways if _mirrored(a, b)]
+        left.ways, right.ways = [a for a, _ in both], [b for _, b in both]
+        return [(SIDES, Watch([left.ways, right.ways]))] if len(both) > 1 else []
+
+    @property
+    def changes(self) -> int:
+        """How many times another way to find rows was taken."""
+        return sum(len(watch.taken) for _, watch in self.watches)
+
+    def found_by(self) -> dict[str, str]:
+        """Say how the rows of each side were found, and are now."""
+        told = {side: self.stored[side].ways[0].describe() for side in SIDES}
+        for sides, watch in self.watches:
+            for row, way in watch.taken:
+                for side, each in zip(sides, watch.ways, strict=True):
+                    told[side] += f", from row {row:,} on {each[way].describe()}"
+        return told
 
     @property
     def nbytes(self) -> int:
@@ -461,6 +546,8 @@ class Cell:
             log = self.logs[side]
             for batch in batches[side]:
                 log.append(batch if batch.schema.names == log.schema.names else batch.select(log.schema.names))
+        for sides, watch in self.watches:
+            self._watch(sides, watch, prepared, numbered)
         probes = [
             _Probes(
                 side, self.stored[OTHER[side]], prepared.columns[side], prepared.ends[side], numbered.halves[side],
@@ -470,6 +557,30 @@ class Cell:
         ]  # fmt: skip
         self.load += sum(half.count for half in probes)
         return probes
+
+    def _watch(self, sides: tuple[str, ...], watch: Watch, prepared: Prepared, numbered: Numbered) -> None:
+        """Look at what new tuples would find, if it is time to, and find rows in another way if that is cheaper."""
+        come = min(numbered.halves[side].first + prepared.rows[side] for side in sides)
+        if not watch.due(come):
+            return
+        seen = [self._look(side, prepared, numbered) for side in sides]
+        if None not in seen and watch.looked(come, [each for each in seen if each]):
+            for side, each in zip(sides, watch.ways, strict=True):
+                self.stored[side].go_by(each[watch.now])
+
+    def _look(self, side: str, prepared: Prepared, numbered: Numbered) -> Seen | None:
+        """Hold some new tuples of the other side against some rows of this one; None if there are none."""
+        stored, asking, half = self.stored[side], OTHER[side], numbered.halves[OTHER[side]]
+        asked = slice(0, prepared.rows[asking])
+        if isinstance(stored.share, Copies):  # of the others it was not computed what they look for
+            asked = stored.share.asks(asking, half, numbered.total, _NO_KEYS, _NO_KEYS)
+        rows = stored.some_rows(LOOKED_ROWS)
+        if asked.start >= asked.stop or not len(rows):
+            return None
+        ends = {test: (lo[asked], hi[asked]) for test, (lo, hi) in prepared.ends[asking].items()}
+        keys = {test: stored.keys[test].at(rows) for test in stored.tests}
+        window = self.spec.windows[side].rows or float(np.mean(half.row_hi[asked] - half.row_lo[asked]))
+        return look(keys, ends, window * stored.part_kept, stored.ways)
 
     def rebuild(self, side: str, first: int, batches: Sequence[pa.RecordBatch]) -> None:
         """Take in rows that were stored before: nothing is looked for. In order; the first ones say where rows begin.
@@ -579,10 +690,8 @@ class Cell:
 def _same_storage(left: _StoredSide, right: _StoredSide) -> bool:
     """Tell whether both roles of a self-join would keep the same rows under the same keys."""
 
-    if left.index is None or left.access.index != right.access.index:
-        return False
     # In order: the key of an index on several equalities depends on it.
-    if [test.key.name for test in left.access.probe] != [test.key.mirrored for test in right.access.probe]:
+    if left.index is None or not _mirrored(left.access, right.access):
         return False
     # Rows with a null in any key, or that fail a condition, are not stored: the same ones must be missing.
     keys = {test.key.name for test in left.plan.tests}, {test.key.mirrored for test in right.plan.tests}

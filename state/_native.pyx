@@ -293,6 +293,18 @@ cdef class RowKeys:
     def start_at(self, int64_t row):
         self.rows.start_at(row)
 
+    def at(self, const int64_t[::1] rows):
+        """The key of each of these rows, all of which are held."""
+        cdef Py_ssize_t n = rows.shape[0], i
+        cdef int64_t first = self.rows.first_row()
+        cdef cnp.ndarray[uint64_t, ndim=1] out = np.empty(n, np.uint64)
+        cdef uint64_t* place = <uint64_t*>cnp.PyArray_DATA(out)
+        cdef const uint64_t* held = self.rows.data()
+        with nogil:
+            for i in range(n):
+                place[i] = held[rows[i] - first]
+        return out
+
     def check(self):
         self.rows.check()
 
@@ -302,6 +314,10 @@ cdef class RowKeys:
     @property
     def first_row(self):
         return self.rows.first_row()
+
+    @property
+    def end_row(self):
+        return self.rows.end_row()
 
     @property
     def nbytes(self):

@@ -195,7 +195,116 @@ def joins():
             row(name, f"{size:,}", *[f"{rate:,.0f}" for rate in rates], f"{each.pop():.1f}")
 
 
-PARTS = {"several": several, "joins": joins}
+# What is chosen, and what would have been best ---------------------------------------------------------------------
+
+CHOICES = ("auto", "carousel", "zone_map", "hash", "bi_sort", "pim_tree", "bplus", "po_join", "nested")
+HOPELESS = 4.0
+"""How many times as long as the best so far a choice may take before the rest of it is left out."""
+
+
+def streams(rows, distribution, groups, seed):
+    rng = np.random.default_rng(seed)
+    x = {
+        "uniform": lambda: rng.random(rows),
+        "rising": lambda: np.arange(rows) / rows + rng.random(rows) * 0.01,
+        "zipf": lambda: rng.zipf(1.3, rows).clip(max=10**6) / 10**6 + rng.random(rows) * 1e-7,
+    }[distribution]()
+    return pa.table({"k": rng.integers(0, max(1, groups), rows), "x": x, "y": rng.random(rows), "z": rng.random(rows)})
+
+
+def near(column, found, window):
+    """A band that about so many rows of a window pass, of evenly spread keys."""
+    width = found / window / 2
+    return (getattr(left, column) - getattr(right, column)).abs() <= width
+
+
+def points():
+    """Yield (name, predicate, distribution, groups, window, batch)."""
+    windows = (1 << 10, 1 << 13, 1 << 16)
+    for window in windows:
+        for batch in (64, 8192):
+            for distribution in ("uniform", "rising", "zipf"):
+                yield "a band, 2 rows", near("x", 2, window), distribution, 1, window, batch
+            yield "a band, 64 rows", near("x", 64, window), "uniform", 1, window, batch
+            few = [left.k == right.k, near("x", 8, window)]
+            yield "5 keys, band of 8 rows", few, "uniform", 5, window, batch
+            many = [left.k == right.k, near("x", window / 10, window)]
+            yield "keys of 4 rows, wide band", many, "uniform", window // 4, window, batch
+            yield "band of 16, inequality", [near("x", 16, window), left.y < right.y], "uniform", 1, window, batch
+            two = [near("x", window / 8, window), near("y", 4, window)]
+            yield "wide band, narrow one", two, "uniform", 1, window, batch
+        yield "keys of 2 rows", left.k == right.k, "uniform", window // 2, window, 8192
+        yield "keys of 64 rows", left.k == right.k, "uniform", window // 64, window, 8192
+        for part in (0.001, 0.05):
+            side = 1 - np.sqrt(2 * np.sqrt(part))  # x - y of two even numbers is above it with the square root of part
+            both = [left.x > right.x + float(side), left.y < right.y - float(side)]
+            yield f"two inequalities, {part:.1%}", both, "uniform", 1, window, 8192
+        third = [left.x > right.x + 0.3, left.y < right.y - 0.3, left.z > right.z + 0.3]
+        yield "three inequalities, 1.5%", third, "uniform", 1, window, 8192
+        wide = [near("x", window / 2, window), left.y < right.y - 0.97]
+        yield "wide band, strict inequality", wide, "uniform", 1, window, 8192
+
+
+class Contender:
+    """A join with one choice of index, fed like all the others."""
+
+    def __init__(self, index, on, window, schema):
+        self.index, self.seconds, self.pairs, self.out = index, [], 0, False
+        self.join = dt.WindowJoin(schema, schema, on=on, window=dt.last(window), index=index)
+
+    def take(self, block, batch):
+        pairs, start = 0, time.process_time()
+        for at in range(0, block[0].num_rows, batch):
+            for found in self.join.push(*(side.slice(at, batch) for side in block), max_rows=65_536):
+                pairs += found.num_rows
+        self.seconds.append(time.process_time() - start)
+        self.pairs += pairs
+
+
+def grid():
+    """`auto` beside every index by name, over many kinds of joins."""
+    print(f"auto and what would have been best; ns of CPU a row of both inputs; load {os.getloadavg()[0]:.1f}")
+    row("", "distribution", "window", "batch", "pairs a row", "auto", "best", "auto / best", "of", "took")
+    ratios = []
+    for name, on, distribution, groups, window, batch in points():
+        counted = max(4096, min(32_768, 4 * window))
+        blocks, first = [], window
+        tables = [streams(first + ROUNDS * counted, distribution, groups, seed) for seed in (1, 2)]
+        for at, size in [(0, first), *((first + i * counted, counted) for i in range(ROUNDS))]:
+            blocks.append([t.slice(at, size).combine_chunks().to_batches()[0] for t in tables])
+        contenders = []
+        for index in CHOICES:
+            try:
+                contenders.append(Contender(index, on, window, tables[0].schema))
+            except dt.PredicateError:
+                continue
+        for number, block in enumerate(blocks):
+            best = np.inf
+            for each in contenders:
+                if not each.out:
+                    each.take(block, batch if number else min(batch, 1024))
+                    best = min(best, each.seconds[-1])
+                    each.out = each.index != "auto" and each.seconds[-1] > HOPELESS * best
+        running = [each for each in contenders if not each.out]
+        assert len({each.pairs for each in running}) == 1, name
+        took = {each.index: statistics.median(each.seconds[1:]) / counted / 2 * 1e9 for each in running}
+        auto = took.pop("auto")
+        best = min(took, key=took.get)
+        ratios.append((auto / took[best], name, distribution, window, batch, best))
+        last = contenders[0].join._driver.cell.stored["left"].access.describe()
+        pairs = running[0].pairs / 2 / sum(len(block[0]) for block in blocks)
+        row(
+            name, distribution, f"{window:,}", f"{batch:,}", f"{pairs:.1f}", f"{auto:,.0f}", f"{took[best]:,.0f}", f"{auto / took[best]:.2f}", best, last,
+        )  # fmt: skip
+    within = sum(each[0] <= 1.15 for each in ratios)
+    print(f"{len(ratios)} points; within 15 % of the best: {within} ({within / len(ratios):.0%}, aim 90 %)")
+    print(f"worst {max(ratios)[0]:.2f} (aim 2); median {statistics.median(each[0] for each in ratios):.2f}")
+    for ratio, *where, best in sorted(ratios, reverse=True):
+        if ratio > 1.15:
+            print(f"  {ratio:.2f}: {', '.join(map(str, where))}: {best} was best")
+
+
+PARTS = {"several": several, "joins": joins, "grid": grid}
 
 
 def main():
