@@ -294,7 +294,8 @@ def grid():
         last = contenders[0].join._driver.cell.stored["left"].access.describe()
         pairs = running[0].pairs / 2 / sum(len(block[0]) for block in blocks)
         row(
-            name, distribution, f"{window:,}", f"{batch:,}", f"{pairs:.1f}", f"{auto:,.0f}", f"{took[best]:,.0f}", f"{auto / took[best]:.2f}", best, last,
+            name, distribution, f"{window:,}", f"{batch:,}", f"{pairs:.1f}", f"{auto:,.0f}", f"{took[best]:,.0f}",
+            f"{auto / took[best]:.2f}", best, last,
         )  # fmt: skip
     within = sum(each[0] <= 1.15 for each in ratios)
     print(f"{len(ratios)} points; within 15 % of the best: {within} ({within / len(ratios):.0%}, aim 90 %)")
