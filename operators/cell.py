@@ -139,7 +139,7 @@ class _StoredSide:
             self.places.append(np.arange(self.bound, first))
         numbers = np.arange(first, first + rows, dtype=np.int64)
         boxed = [keys[tests[0]] if can is None else keys[tests[0]][can] for tests in self.boxed]
-        if self.access is not self.ways[0] and not boxed:
+        if self.access is not self.ways[0] and self.index is not None and not boxed:
             key = _one_key(self.access, [keys[test] for test in self.access.probe])
         if can is not None:
             key, numbers = _native.keep_rows(key if len(key) else np.empty(rows, np.uint64), can, first)
@@ -180,7 +180,7 @@ class _StoredSide:
     def take_over(self, share: Share) -> None:
         """Keep the rows of another share from now on: the index is built anew, of all rows that can still be met."""
         self.share = share
-        if self.index is None:
+        if self.index is None and len(self.ways) == 1:
             return
         parts = []
         for first, keys, can in self.seen:
@@ -213,9 +213,10 @@ class _StoredSide:
 
     @property
     def part_kept(self) -> float:
-        """Which part of the window's rows stands in the index."""
+        """Which part of the window's rows can be found here."""
+        places = (self.lender or self).places
         held = next(iter(self.keys.values())).end_row - self.bound
-        return len((self.lender or self).index) / max(1, held)
+        return 1.0 if places is None else len(places) / max(1, held)
 
     def _build(self) -> None:
         """Build the index anew, from the keys of the window."""
@@ -224,6 +225,13 @@ class _StoredSide:
         else:
             first = self.places.first_row
             rows = self.places.at(np.arange(first, self.places.end_row, dtype=np.int64))
+        self.index, self.scanned = None, {}
+        if self.access.index == "nested":
+            for test in self.access.probe:
+                self.scanned[test] = _native.RowKeys()
+                self.scanned[test].start_at(first)
+                self.scanned[test].append(self.keys[test].at(rows))
+            return
         index = self._new_index()
         if len(rows):
             if self.boxed:
@@ -488,7 +496,7 @@ class Cell:
         left, right = (self.stored[side] for side in SIDES)
         if right.lender is None:
             return [((s,), Watch([self.stored[s].ways])) for s in SIDES if len(self.stored[s].ways) > 1]
-        both = [(a, b) for a in left.ways for b in right.ways if _mirrored(a, b)]
+        both = [(a, b) for a in left.ways for b in right.ways if _mirrored(a, b) and a.index != "nested"]
         left.ways, right.ways = [a for a, _ in both], [b for _, b in both]
         return [(SIDES, Watch([left.ways, right.ways]))] if len(both) > 1 else []
 
@@ -580,7 +588,8 @@ class Cell:
         ends = {test: (lo[asked], hi[asked]) for test, (lo, hi) in prepared.ends[asking].items()}
         keys = {test: stored.keys[test].at(rows) for test in stored.tests}
         window = self.spec.windows[side].rows or float(np.mean(half.row_hi[asked] - half.row_lo[asked]))
-        return look(keys, ends, window * stored.part_kept, stored.ways)
+        newer = prepared.rows[side] / 2
+        return look(keys, ends, window * stored.part_kept, newer * stored.part_kept, stored.ways)
 
     def rebuild(self, side: str, first: int, batches: Sequence[pa.RecordBatch]) -> None:
         """Take in rows that were stored before: nothing is looked for. In order; the first ones say where rows begin.

@@ -8,11 +8,11 @@ That, the rows of the window and what an index costs on this machine (state/cost
 
     storing a row + asking once + rows found × (handing one out + each test that is left)
 
-If another way costs less by a half, the index is built anew for that one, from the keys of the window, between two
+If another way costs a good deal less, the index is built anew for that one, from the keys of the window, between two
 steps. Results do not depend on it. Here are the decisions; cell.py carries them out.
 
 Cost: the keys of all tests are kept for each row of the window, 8 bytes each, as any way may need them; a look takes
-about a millisecond, and comes after as many rows as the last one had seen, at most a window's length apart.
+a third of a millisecond, and comes at each doubling of the rows, until they are a window's length or `SELDOM` apart.
 """
 
 __all__ = ["ASSUMED_ROWS", "LOOKED_ROWS", "Seen", "Watch", "Way", "look", "price", "prices", "ways"]
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..state.costs import Costs, known
+from ..state.costs import SCANNED, Costs, known
 from .access import Access, JoinSpec, access_by, choose_access
 from .predicate import RangeTest
 from .ranges import Ends
@@ -30,25 +30,30 @@ from .ranges import Ends
 FIRST_LOOK = 256
 """Rows of a window before which there is nothing to see."""
 
+SMALL_WINDOW = 4096
+"""Rows up to which a scan may cost least: where many are found, or batches are longer than the window."""
+
+SELDOM = 1 << 18
+"""Rows between two looks at a small window: they cost some nanoseconds a row so."""
+
 ASSUMED_ROWS = 1 << 17
 """Rows of a window by time, to speak of costs before there are any."""
 
-WORTH = 1.5
+WORTH = 1.2
 """How many times as much the present way must cost as another one, to build the index anew for that."""
 
-LOOKED_ROWS, _PROBES = 4096, 256
+LOOKED_ROWS, _PROBES = 2048, 256
 """Rows, and tuples that ask, at most, that are held against each other for each test."""
 
-_ROWS_TOGETHER, _PROBES_TOGETHER = 2048, 64  # for several tests at once, pair by pair
+_ROWS_TOGETHER, _PROBES_TOGETHER = 1024, 32  # for several tests at once, pair by pair
 
 
 def ways(spec: JoinSpec, stored: str) -> list[Access]:
     """Return how rows of a side could be found, first as the rule has it; one way alone if there is no choice.
 
-    A union of bands is decided by its index or on pairs as written, and a scan is not worth leaving a small window
-    for: the rule stands there.
+    The rule stands for a union of bands, which is decided by its index or on pairs as written; and where it scans.
     """
-    rule = choose_access(spec, stored)
+    rule, rows = choose_access(spec, stored), spec.windows[stored].rows
     tests = spec.predicate.sides[stored].tests
     usable = [test for test in tests if test.shape in ("equality", "band", "comparison")]
     if spec.index != "auto" or rule.index == "nested" or any(test.shape == "union" for test in tests):
@@ -56,9 +61,11 @@ def ways(spec: JoinSpec, stored: str) -> list[Access]:
     found = [rule]
     if any(test.shape == "equality" for test in usable):
         found.append(access_by("hash", spec, stored))
-    found += [access_by("carousel", spec, stored, test) for test in usable if test.shape != "equality"]
+    found += [access_by("carousel", spec, stored, test) for test in usable if test.key.domain != "hash"]
     if len({test.key.name for test in usable}) > 1:
         found.append(access_by("zone_map", spec, stored))
+    if rows is not None and rows <= SMALL_WINDOW:
+        found.append(access_by("nested", spec, stored))
     return list({(way.index, way.probe): way for way in found}.values())
 
 
@@ -67,6 +74,8 @@ class Seen:
     """What some tuples would find in a window of so many rows."""
 
     rows: float
+    newer: float
+    """Rows besides that an index holds by then, as they came in one step with the tuples, but after them."""
     parts: Mapping[RangeTest, float]
     """Of the rows, that each test lets through."""
     together: Mapping[frozenset[RangeTest], float]
@@ -78,8 +87,9 @@ class Seen:
 
 
 def look(
-    keys: Mapping[RangeTest, np.ndarray], ends: Mapping[RangeTest, Ends], rows: float, groups: Sequence[Access]
-) -> Seen:
+    keys: Mapping[RangeTest, np.ndarray], ends: Mapping[RangeTest, Ends], rows: float, newer: float,
+    groups: Sequence[Access],
+) -> Seen:  # fmt: skip
     """Hold the ends of some tuples' ranges against the keys of some rows.
 
     `groups`: the ways of which the tests are to be looked at together. What too few pairs pass to be counted is taken
@@ -105,7 +115,7 @@ def look(
             counted, pairs = int(np.sum(passed)), max(1, np.size(passed))
             apart = float(np.prod([parts[test] for test in tests]))
             together[tests] = counted / pairs if counted >= 8 else min(apart, 8 / pairs)
-    return Seen(rows, parts, together)
+    return Seen(rows, newer, parts, together)
 
 
 def _some(values: np.ndarray, most: int) -> np.ndarray:
@@ -131,9 +141,16 @@ class Way:
 def price(access: Access, costs: Costs, rows: float, found: float = 0.0) -> Way:
     """Say what a way costs in a window of so many rows when a tuple finds so many of them."""
     name = access.index
-    fixed = costs.at(costs.keep[name], rows) + costs.at(costs.find[name], rows)
+    find = costs.at(costs.find[name], rows) * (len(access.probe) / SCANNED if name == "nested" else 1)
+    fixed = costs.at(costs.keep[name], rows) + find
     each = costs.at(costs.pair[name], rows) + len(access.filters) * costs.at(costs.check, rows)
     return Way(access, fixed, each, found)
+
+
+def expected(access: Access, costs: Costs, seen: Seen) -> Way:
+    """Say what a way costs with what was seen. An index finds newer rows, too, and passes over them."""
+    rows = seen.rows + (0 if access.index == "nested" else seen.newer)
+    return price(access, costs, rows, rows * seen.part(access.probe))
 
 
 def prices(found: Sequence[Access], rows: float) -> list[Way]:
@@ -157,13 +174,10 @@ class Watch:
 
     def looked(self, rows: int, seen: Sequence[Seen]) -> bool:
         """Decide by what was seen on each of the sides; return whether to go another way from now on."""
-        self.next = rows + max(FIRST_LOOK, min(rows, int(max(each.rows for each in seen))))
+        self.next = rows + max(FIRST_LOOK, min(rows, max(SELDOM, int(max(each.rows for each in seen)))))
         costs = []
         for numbered in zip(*self.ways, strict=True):
-            priced = [
-                price(way, self.costs, each.rows, each.rows * each.part(way.probe))
-                for way, each in zip(numbered, seen, strict=True)
-            ]
+            priced = [expected(way, self.costs, each) for way, each in zip(numbered, seen, strict=True)]
             costs.append(sum(way.nanoseconds for way in priced))
         best = int(np.argmin(costs))
         if costs[self.now] <= WORTH * costs[best]:

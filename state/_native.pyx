@@ -137,6 +137,36 @@ cdef extern from "catalog.hpp" namespace "dovetail" nogil:
     const vector[BoxKind]& c_box_kinds "dovetail::box_kinds"()
 
 
+cdef extern from "shared_pim.hpp" namespace "dovetail" nogil:
+    cdef cppclass SharedSettings "dovetail::SharedPim::Settings":
+        double merge_ratio
+        size_t least
+        size_t task
+        cbool blocking
+        cbool locks
+    cdef cppclass SharedRole "dovetail::SharedPim::Role":
+        size_t target
+        int64_t stored
+        Probes probes
+        const int64_t* rank
+        size_t n
+    cdef cppclass CSharedPim "dovetail::SharedPim":
+        CSharedPim(size_t sides, size_t threads, const SharedSettings& settings) except +
+        void set_threads(size_t threads) except +
+        size_t threads()
+        void start(const uint64_t* const* keys, const int64_t* first, const size_t* n, vector[SharedRole] roles,
+                   size_t total) except +
+        cbool done()
+        void advance(size_t limit, vector[Pairs]& found, vector[size_t]& answered) except +
+        void restore(size_t side, const uint64_t* keys, int64_t first, size_t n) except +
+        void restored(size_t side) except +
+        void expire(size_t side, int64_t before_row) except +
+        size_t size(size_t side)
+        size_t merges()
+        size_t nbytes()
+        void check() except +
+
+
 cdef extern from "keys.hpp" namespace "dovetail" nogil:
     uint64_t mix(uint64_t x)
     void keys_of_int64 "dovetail::keys_of<int64_t>"(const int64_t* values, size_t n, uint64_t* out)
@@ -664,6 +694,99 @@ cdef class Index:
     @property
     def nbytes(self):
         return self.store.get().nbytes()
+
+
+cdef class SharedPim:
+    """PIM-Trees that several threads work on at once (see shared_pim.hpp): a step is started, and then advanced."""
+
+    cdef unique_ptr[CSharedPim] join
+    cdef readonly size_t sides
+    cdef list held  # what the step refers to
+
+    def __init__(self, size_t sides, size_t threads, *, double merge_ratio=0.0625, size_t least=1024, size_t task=256,
+                 bint blocking=False, bint locks=True):
+        cdef SharedSettings settings
+        settings.merge_ratio, settings.least, settings.task = merge_ratio, least, task
+        settings.blocking, settings.locks = blocking, locks
+        self.sides, self.held = sides, []
+        self.join.reset(new CSharedPim(sides, threads, settings))
+
+    def set_threads(self, size_t threads):
+        """So many from now on; any thread may say so at any time."""
+        with nogil:
+            self.join.get().set_threads(threads)
+
+    @property
+    def threads(self):
+        return self.join.get().threads()
+
+    def start(self, list keys, list first, list roles, size_t total):
+        """Begin a step of `total` tuples with the new keys of each side, and the first row of these.
+
+        A role is (target side, side that stores it or -1, lo, hi, row_lo, row_hi, rank).
+        """
+        cdef vector[const uint64_t*] columns
+        cdef vector[int64_t] firsts
+        cdef vector[size_t] counts
+        cdef vector[SharedRole] asked
+        cdef SharedRole role
+        cdef const uint64_t[::1] view, lo, hi
+        cdef const int64_t[::1] row_lo, row_hi, rank
+        for each, row in zip(keys, first, strict=True):
+            view = each
+            columns.push_back(_u64(view))
+            counts.push_back(view.shape[0])
+            firsts.push_back(row)
+        _same_length(counts.size(), self.sides, "start")
+        for target, stored, lo, hi, row_lo, row_hi, rank in roles:
+            for length in (lo.shape[0], hi.shape[0], row_lo.shape[0], row_hi.shape[0]):
+                _same_length(length, rank.shape[0], "start")
+            if stored >= 0:
+                _same_length(counts[<size_t>stored], rank.shape[0], "start")
+            role.target, role.stored, role.n = target, stored, rank.shape[0]
+            role.probes.lo, role.probes.hi = _u64(lo), _u64(hi)
+            role.probes.row_lo, role.probes.row_hi, role.rank = _i64(row_lo), _i64(row_hi), _i64(rank)
+            asked.push_back(role)
+        self.held = [keys, roles]
+        with nogil:
+            self.join.get().start(columns.data(), firsts.data(), counts.data(), asked, total)
+
+    def advance(self, size_t limit):
+        """For each role (probe, row, how many of its tuples were answered), after some `limit` pairs more."""
+        cdef vector[Pairs] found
+        cdef vector[size_t] answered
+        cdef size_t i
+        with nogil:
+            self.join.get().advance(limit, found, answered)
+        if self.join.get().done():
+            self.held = []
+        return [(_hand_over(found[i].probe), _hand_over(found[i].row), answered[i]) for i in range(found.size())]
+
+    def restore(self, size_t side, const uint64_t[::1] keys, int64_t first):
+        with nogil:
+            self.join.get().restore(side, _u64(keys), first, keys.shape[0])
+
+    def restored(self, size_t side):
+        with nogil:
+            self.join.get().restored(side)
+
+    def expire(self, size_t side, int64_t before_row):
+        with nogil:
+            self.join.get().expire(side, before_row)
+
+    def check(self):
+        self.join.get().check()
+
+    def size(self, size_t side):
+        return self.join.get().size(side)
+
+    @property
+    def merges(self):
+        return self.join.get().merges()
+
+    @property
+    def nbytes(self):
+        return self.join.get().nbytes()
 
 
 MOST_KEYS = kMostKeys

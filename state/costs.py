@@ -28,12 +28,15 @@ import numpy as np
 
 from . import _native
 
-MEASURED = ("hash", "carousel", "zone_map")
+MEASURED = ("hash", "carousel", "zone_map", "nested")
 """The indexes that `auto` chooses among."""
+
+SCANNED = 2
+"""Tests of a scan that is measured: it costs so much more with more of them."""
 
 _ROWS = (1 << 10, 1 << 14, 1 << 18)
 _MANY = 128  # pairs a probe, where the price of a pair is measured
-_FORMAT = 1
+_FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -51,13 +54,13 @@ class Costs:
     """To hold a found row against one more test."""
 
     def at(self, prices: tuple[float, ...], rows: float) -> float:
-        """Return a price at a number of rows: between two that were measured by the logarithm, beyond them level.
+        """Return a price at a number of rows: between two that were measured as a power of them, beyond them level.
 
         >>> costs = Costs((1024, 4096), {}, {}, {}, ())
-        >>> [costs.at((10.0, 20.0), rows) for rows in (1, 1024, 2048, 4096, 2**30)]
-        [10.0, 10.0, 15.0, 20.0, 20.0]
+        >>> [round(costs.at((10.0, 40.0), rows)) for rows in (1, 1024, 2048, 4096, 2**30)]
+        [10, 10, 20, 40, 40]
         """
-        return float(np.interp(math.log2(max(rows, 1)), np.log2(self.rows), prices))
+        return float(np.exp2(np.interp(math.log2(max(rows, 1)), np.log2(self.rows), np.log2(prices))))
 
 
 @functools.cache
@@ -102,7 +105,7 @@ def measured() -> Costs:
 
 def _measure(name: str, rows: int, rng: np.random.Generator) -> tuple[float, float, float]:
     """Return (keep, find, pair) of one index that holds so many rows."""
-    asked = min(rows, 4096)
+    asked = min(rows, 4096 if name != "nested" else 1 << 22 >> rows.bit_length())
     part = min(_MANY, rows // 4) / rows  # of the rows, that the second kind of probe finds
     if name == "hash":
         groups = max(1, int(1 / part))
@@ -124,18 +127,39 @@ def _measure(name: str, rows: int, rng: np.random.Generator) -> tuple[float, flo
 
 
 def _keys(index: Any, rng: np.random.Generator, rows: int, groups: int) -> Any:
-    columns = [rng.integers(0, groups, rows, np.uint64) for _ in range(2 if index.name in _BOXED else 1)]
-    return columns if index.name in _BOXED else columns[0]
+    several = index.name in _BOXED or index.name == "nested"
+    columns = [rng.integers(0, groups, rows, np.uint64) for _ in range(2 if several else 1)]
+    return columns if several else columns[0]
 
 
 def _filled(name: str, rows: int, rng: np.random.Generator, groups: int) -> Any:
     """Return an index as it is in the midst of a join: its window has moved on by its whole length."""
-    index = _native.BoxIndex(name, 2) if name in _BOXED else _native.Index(name)
+    index = _Scan() if name == "nested" else _native.BoxIndex(name, 2) if name in _BOXED else _native.Index(name)
     chunk = min(rows, 4096)
     for at in range(0, 2 * rows, chunk):
         index.insert(_keys(index, rng, chunk, groups), np.arange(at, at + chunk))
         index.expire(at + chunk - rows)
     return index
+
+
+class _Scan:
+    """Two columns of keys, as an index has them."""
+
+    name = "nested"
+
+    def __init__(self) -> None:
+        self.columns = [_native.RowKeys() for _ in range(SCANNED)]
+
+    def insert(self, keys: list[np.ndarray], rows: np.ndarray) -> None:
+        for column, each in zip(self.columns, keys, strict=True):
+            column.append(each)
+
+    def expire(self, before: int) -> None:
+        for column in self.columns:
+            column.expire(before)
+
+    def probe(self, lo: list[np.ndarray], hi: list[np.ndarray], *rest: Any) -> Any:
+        return _native.scan_rows(self.columns, lo, hi, *rest)
 
 
 def _prices(

@@ -46,6 +46,12 @@ class RowLog {
     end_ += static_cast<int64_t>(n);
   }
 
+  // The same of n rows from `first` on, which follow those that are here; all of them are consecutive.
+  void extend(int64_t first, size_t n) {
+    if (size() == 0) offset_ = first - end_;
+    end_ += static_cast<int64_t>(n);
+  }
+
   // Takes back the last n, for an insertion that cannot be completed.
   void take_back(size_t n) {
     if (!consecutive_) rows_.shrink(n);

@@ -267,7 +267,7 @@ def grid():
     row("", "distribution", "window", "batch", "pairs a row", "auto", "best", "auto / best", "of", "took")
     ratios = []
     for name, on, distribution, groups, window, batch in points():
-        counted = max(4096, min(32_768, 4 * window))
+        counted = 16_384 if window < 1 << 16 else 32_768
         blocks, first = [], window
         tables = [streams(first + ROUNDS * counted, distribution, groups, seed) for seed in (1, 2)]
         for at, size in [(0, first), *((first + i * counted, counted) for i in range(ROUNDS))]:
@@ -280,7 +280,8 @@ def grid():
                 continue
         for number, block in enumerate(blocks):
             best = np.inf
-            for each in contenders:
+            for i in range(len(contenders)):  # in turn: the first to see a block finds it in no cache
+                each = contenders[(i + number) % len(contenders)]
                 if not each.out:
                     each.take(block, batch if number else min(batch, 1024))
                     best = min(best, each.seconds[-1])
