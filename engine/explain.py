@@ -50,7 +50,7 @@ def explain(
     sinks = [node for node in nodes if isinstance(node, WriteNode)]
     used = {id(node) for node in reachable(sinks)}
     needed = needed_columns(sinks)
-    several = workers > 1 and any(isinstance(node, JoinNode) for node in nodes)
+    several = workers > 1 and any(isinstance(node, JoinNode) and node.on_workers for node in nodes)
     where = f"joins on {workers} worker processes, the rest in this one" if several else "in one process"
     lines = [f"flow {name!r}, {where}"]
     for node in nodes:
@@ -60,7 +60,7 @@ def explain(
         lines.append(f"{node.kind} {node.name}{came}{unused}")
         lines += [f"    {line}" for line in _details(node, needed.get(id(node)), workers)]
     if physical or rate is not None:
-        joins = [node for node in reachable(sinks) if isinstance(node, JoinNode)]
+        joins = [node for node in reachable(sinks) if isinstance(node, JoinNode) and node.on_workers]
         cores = sorted(os.sched_getaffinity(0))
         lines += ["", *describe(joins, needed, workers, cores, rate, options or Options.from_environment())]
     text = Explanation("\n".join(lines))
@@ -138,7 +138,9 @@ def _join_details(node: JoinNode, needed: set[str] | None, workers: int) -> list
             continue
         kept = "own rows" if spec.self_join else f"{side} rows"
         lines.append(f"window {kept}: {spec.windows[side]}")
-    if workers > 1:
+    if spec.threads:
+        lines.append(f"spread shared: {spec.threads} threads of this process work on one index, as asked for")
+    elif workers > 1:
         layout = layout_of(node, workers)
         lines.append(f"spread {layout.describe()}: {layout.why}")
     for side in SIDES:

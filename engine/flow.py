@@ -424,7 +424,8 @@ class Stream:
 
     def join(
         self, other: "Stream", *, on: Any = None, window: Any = None, how: str = "inner", suffix: str = "_right",
-        index: str = "auto", layout: str = "auto", ordered: bool = True, name: str | None = None,
+        index: str = "auto", layout: str = "auto", threads: int | None = None, ordered: bool = True,
+        name: str | None = None,
     ) -> "Stream":  # fmt: skip
         """Join with another stream: `on` any comparison of `left` and `right`, inside a sliding window.
 
@@ -445,7 +446,10 @@ class Stream:
             "auto", or one of `dt.state.names()`. It never changes a result.
         layout
             How the join is spread over several workers: "auto", "hash", "range", "matrix" or "chain". It never changes
-            a result; `explain()` says what was chosen and why.
+            a result; `explain()` says what was chosen and why. "shared": over threads of this process, which work on
+            one index (`pim_tree`).
+        threads
+            With `layout="shared"`, how many; as many as there are cores.
         ordered
             False allows results in any order; only sinks and steps without state may follow.
         """
@@ -462,12 +466,13 @@ class Stream:
             stream._needs_order(where)
         itself = other is self or other._node is self._node
         spec = JoinSpec.check(where, schemas, on, window, domains, index=index, suffix=suffix, self_join=itself,
-                              ordered=bool(ordered))  # fmt: skip
+                              ordered=bool(ordered), threads=_threads_of(layout, threads, where))  # fmt: skip
         schema = pa.schema([field for _, _, field in output_fields(spec)])
         inputs = (self._node,) if itself else (self._node, other._node)
         node = JoinNode(name=step, inputs=inputs, schema=schema, domain=spec.time, where=caller(), spec=spec,
                         ordered=spec.ordered, layout=layout)  # fmt: skip
-        choose_layout(spec, 2, layout)  # one that this predicate does not allow is told now
+        if not spec.threads:
+            choose_layout(spec, 2, layout)  # one that this predicate does not allow is told now
         return self._flow._add(node)
 
     def write(self, sink: Sink, *, name: str | None = None) -> Any:
@@ -692,6 +697,23 @@ def _schema_of(fn: Callable[[pa.RecordBatch], Any], given: pa.Schema, where: str
 
 def _is_column(made: Any, name: str | None) -> bool:
     return not isinstance(made, str) and made.op == "column" and made.value[1] == name
+
+
+MOST_THREADS = 256
+"""On one index."""
+
+
+def _threads_of(layout: str, threads: int | None, where: str) -> int:
+    """Return how many threads work on one index; 0 if each index has one."""
+    if layout != "shared":
+        if threads is not None:
+            raise FlowError(f'{where}: threads={threads!r} is for layout="shared"; other layouts have workers (run)')
+        return 0
+    if threads is None:
+        return len(os.sched_getaffinity(0))
+    if not isinstance(threads, int) or isinstance(threads, bool) or not 1 <= threads <= MOST_THREADS:
+        raise FlowError(f"{where}: threads={threads!r} must be a whole number from 1 to {MOST_THREADS}")
+    return threads
 
 
 def _checked_name(name: Any, kind: str) -> str:

@@ -137,6 +137,11 @@ class JoinNode(Node):
     spec: JoinSpec
     layout: str = "auto"
 
+    @property
+    def on_workers(self) -> bool:
+        """Tell whether workers take part in it: not where threads of this process share one index."""
+        return not self.spec.threads
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class WindowNode(Node):

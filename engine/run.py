@@ -127,7 +127,7 @@ class _Graph:
         nodes = reachable(list(sinks))
 
         def task_of(node: Node) -> Task:
-            if workers and isinstance(node, JoinNode):
+            if workers and isinstance(node, JoinNode) and node.on_workers:
                 layout = layout_of(node, workers)
                 return ParallelJoin(node, needed[id(node)], options, layout)
             return make_task(node, needed[id(node)], options)
@@ -208,7 +208,7 @@ class Runner:
 
     def check_workers(self, workers: int) -> None:
         """Raise if the joins cannot be spread over so many workers."""
-        nodes = [task.node for task in self.graph.tasks if isinstance(task.node, JoinNode)]
+        nodes = [task.node for task in self.graph.tasks if isinstance(task.node, JoinNode) and task.node.on_workers]
         if workers and nodes:
             for node in nodes:
                 layout_of(node, workers)

@@ -20,6 +20,9 @@ from .windows import WindowSpec
 
 SIDES = ("left", "right")
 INDEXES = ("auto", *names())
+SHARED_INDEX = "pim_tree"
+"""The index that several threads may work on."""
+
 TINY_WINDOW = 256
 """Up to this many rows a scan costs little more than an index, and takes a tenth of its memory (docs/indexes.md)."""
 
@@ -38,11 +41,12 @@ class JoinSpec:
     suffix: str
     self_join: bool
     ordered: bool = True
+    threads: int = 0  # that work on one index; 0: one works on each
 
     @classmethod
     def check(
         cls, name: str, schemas: dict[str, pa.Schema], on: Any, window: Any, domains: dict[str, TimeDomain | None],
-        *, index: str = "auto", suffix: str = "_right", self_join: bool = False, ordered: bool = True,
+        *, index: str = "auto", suffix: str = "_right", self_join: bool = False, ordered: bool = True, threads: int = 0,
     ) -> "JoinSpec":  # fmt: skip
         """Check a join as it was written; raise a `FlowError` that says what is wrong with it."""
         if on is None:
@@ -52,6 +56,12 @@ class JoinSpec:
             raise FlowError(f"{name}: suffix={suffix!r} is not a text; write suffix='_right'")
         if index not in INDEXES:
             raise FlowError(f"{name}: there is no index {index!r}; there are: {', '.join(INDEXES)}")
+        if threads and index not in ("auto", SHARED_INDEX):
+            raise FlowError(
+                f'{name}: layout="shared" is for index={SHARED_INDEX!r}, and not for {index!r}: no other lets several '
+                "threads store at once; leave index out, or the layout"
+            )
+        index = SHARED_INDEX if threads else index
         if (domains["left"] is None) != (domains["right"] is None):
             without = "left" if domains["left"] is None else "right"
             raise SchemaError(
@@ -62,10 +72,12 @@ class JoinSpec:
         predicate = plan_predicate(on, schemas, name)
         for side in SIDES:
             windows[side].resolve(time, domains[side], f"{name}: the {side} window")
-        spec = cls(name, schemas, predicate, windows, domains, time, index, suffix, self_join, ordered)
+        spec = cls(name, schemas, predicate, windows, domains, time, index, suffix, self_join, ordered, threads)
         output_fields(spec)
         for side in SIDES:
-            choose_access(spec, side)
+            access = choose_access(spec, side)
+            if threads and access.probe[0].shape == "union":
+                raise FlowError(f'{name}: layout="shared" cannot serve a union of bands (`|`); leave the layout out')
         return spec
 
 

@@ -295,6 +295,40 @@ def _common(ends: list[Ends]) -> Ends:
     return lo, hi
 
 
+class _SharedSide:
+    """One side of what several threads work on, in an index's place: what it is given waits until they are started."""
+
+    def __init__(self, shared: Any, number: int) -> None:
+        self.shared, self.number = shared, number
+        self.keys, self.first = _NO_KEYS, 0
+
+    def insert(self, keys: np.ndarray, rows: np.ndarray) -> None:
+        """Hold keys until the step is started; their rows are consecutive."""
+        self.keys, self.first = keys, int(rows[0]) if len(rows) else 0
+
+    def restore(self, keys: np.ndarray, rows: np.ndarray) -> None:
+        """Take rows that were stored before."""
+        if len(rows):
+            self.shared.restore(self.number, keys, int(rows[0]))
+
+    def restored(self) -> None:
+        """All of them are back."""
+        self.shared.restored(self.number)
+
+    def expire(self, before: int) -> None:
+        """Forget rows below a bound."""
+        self.shared.expire(self.number, before)
+
+    def check(self) -> None:
+        """Assert the invariants."""
+        self.shared.check()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of both sides, said by the first."""
+        return int(self.shared.nbytes) if self.number == 0 else 0
+
+
 class _Probes:
     """The new tuples of one side looking for rows of the other: pairs of a few at a time, in order."""
 
@@ -364,21 +398,21 @@ class _Probes:
         target, begin, count = self.target, self.next, self.count
         if self.box_ends:
             los, his = ([ends[i] for ends in self.box_ends] for i in (0, 1))
-            self.probe, self.row, self.next = self.index.probe(
-                los, his, self.row_lo, self.row_hi, begin, count, limit
-            )  # fmt: skip
+            found = self.index.probe(los, his, self.row_lo, self.row_hi, begin, count, limit)
         elif self.probe_ends is None:
             los, his = ([ends[i] for ends in self.scan_ends] for i in (0, 1))
-            self.probe, self.row, self.next = _native.scan_rows(
-                list(target.scanned.values()), los, his, self.row_lo, self.row_hi, begin, count, limit
-            )
+            scanned = list(target.scanned.values())
+            found = _native.scan_rows(scanned, los, his, self.row_lo, self.row_hi, begin, count, limit)
         elif self.probe_ends[0].ndim == 2:
-            self._find_union(*self.probe_ends, limit)
+            found = self._find_union(*self.probe_ends, limit)
         else:
-            self.probe, self.row, self.next = self.index.probe(
-                *self.probe_ends, self.row_lo, self.row_hi, begin, count, limit
-            )
-        self.row = target.rows_at(self.row)
+            found = self.index.probe(*self.probe_ends, self.row_lo, self.row_hi, begin, count, limit)
+        self.took(*found)
+
+    def took(self, probe: np.ndarray, place: np.ndarray, upto: int) -> None:
+        """Take pairs of those that are asked, up to one of them, with the places that were found for them."""
+        target = self.target
+        self.probe, self.row, self.next = probe, target.rows_at(place), upto
         if not isinstance(self.asked, slice):
             self.probe = np.take(self.asked, self.probe)
         elif self.asked.start:
@@ -388,7 +422,7 @@ class _Probes:
             kept = _native.filter_pairs(self.probe, self.row, target.keys[test], lo, hi, test.negated)
             self.probe, self.row = self.probe[:kept], self.row[:kept]
 
-    def _find_union(self, lo: np.ndarray, hi: np.ndarray, limit: int) -> None:
+    def _find_union(self, lo: np.ndarray, hi: np.ndarray, limit: int) -> tuple[np.ndarray, np.ndarray, int]:
         """Probe once for each band, some thousand rows at a time; bring each row's finds into order."""
         bands, until = len(lo), min(self.next + UNION_PROBES, self.count)
         mine = slice(self.next, until)
@@ -403,8 +437,7 @@ class _Probes:
         whole = probe < self.next + answered
         probe, row = probe[whole], row[whole]
         order = np.lexsort((row, probe))
-        self.probe, self.row = np.ascontiguousarray(probe[order]), np.ascontiguousarray(row[order])
-        self.next += answered
+        return np.ascontiguousarray(probe[order]), np.ascontiguousarray(row[order]), self.next + answered
 
     def unsure(self) -> np.ndarray:
         """Return the places of the pairs that rounding may have let through."""
@@ -467,6 +500,7 @@ class Cell:
         keeps_all = share is None or isinstance(share, Copies)
         if keeps_all and spec.self_join and _same_storage(self.stored["left"], self.stored["right"]):
             self.stored["right"].index, self.stored["right"].lender = None, self.stored["left"]
+        self.shared: Any = self._make_shared() if spec.threads else None
         self.watches = self._make_watches()
         self._columns = {side: {name: i for i, name in enumerate(self.logs[side].schema.names)} for side in SIDES}
         self._wanted = {side: [self._columns[side][c] for s, c, _ in self.outputs if s == side] for side in SIDES}
@@ -488,6 +522,14 @@ class Cell:
         if self.spec.self_join:
             logs["right"] = logs["left"]
         return logs
+
+    def _make_shared(self) -> Any:
+        """Return what several threads work on, in place of an index for each side."""
+        owners = [side for side in SIDES if self.stored[side].index is not None]
+        shared = _native.SharedPim(len(owners), self.spec.threads)
+        for number, side in enumerate(owners):
+            self.stored[side].index = _SharedSide(shared, number)
+        return shared
 
     def _make_watches(self) -> list[tuple[tuple[str, ...], Watch]]:
         """Return what watches the sides that can be found in several ways; those that share an index go together."""
@@ -564,7 +606,29 @@ class Cell:
             for side in SIDES
         ]  # fmt: skip
         self.load += sum(half.count for half in probes)
+        if self.shared is not None and any(half.count for half in probes):
+            self._start_shared(probes)
         return probes
+
+    def _start_shared(self, probes: "list[_Probes]") -> None:
+        """Give the threads a step: what each tuple looks for, and where its own key is to be stored."""
+        owners = [self.stored[side].index for side in SIDES if self.stored[side].index is not None]
+        roles, total = [], 0
+        for side, half in zip(SIDES, probes, strict=True):
+            rank = half._asked(half.rank)
+            total = max(total, int(rank[-1]) + 1 if len(rank) else 0)
+            own = self.stored[side].index
+            assert half.probe_ends is not None
+            roles.append((
+                half.index.number, -1 if own is None else own.number, *half.probe_ends, half.row_lo, half.row_hi, rank,
+            ))  # fmt: skip
+        self.shared.start([index.keys for index in owners], [index.first for index in owners], roles, total)
+
+    def _find_shared(self, probes: "list[_Probes]") -> None:
+        """Have the threads find the pairs of the next tuples of both sides."""
+        for side, half, found in zip(SIDES, probes, self.shared.advance(self.out_rows), strict=True):
+            half.took(*found)
+            self._decide(side, half)
 
     def _watch(self, sides: tuple[str, ...], watch: Watch, prepared: Prepared, numbered: Numbered) -> None:
         """Look at what new tuples would find, if it is time to, and find rows in another way if that is cheaper."""
@@ -624,10 +688,13 @@ class Cell:
         if left.total == 0:
             return
         while not (left.done and right.done):
-            for side, half in zip(SIDES, probes, strict=True):
-                if len(half.row) == 0 and half.next < half.count:
-                    half.find(self.out_rows)
-                    self._decide(side, half)
+            if self.shared is not None:  # of both sides up to one tuple, so that nothing is left from before
+                self._find_shared(probes)
+            else:
+                for side, half in zip(SIDES, probes, strict=True):
+                    if len(half.row) == 0 and half.next < half.count:
+                        half.find(self.out_rows)
+                        self._decide(side, half)
             cut = min(left.frontier, right.frontier)
             left_probe, left_row = left.take(cut)
             right_probe, right_row = right.take(cut)

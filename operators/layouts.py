@@ -33,7 +33,8 @@ from .access import SIDES, Access, JoinSpec, choose_access
 from .numbering import Half
 from .ranges import OTHER
 
-LAYOUTS = ("auto", "hash", "range", "matrix", "chain", "copies")
+LAYOUTS = ("auto", "hash", "range", "matrix", "chain", "copies", "shared")
+"""`shared` is one cell in the process of the run, with several threads: no worker has a part of it."""
 
 BLOCK = 256
 """Rows that go to the same group, or cell, before the next has its turn: enough for a mask to be cheap to make, few

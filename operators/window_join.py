@@ -36,6 +36,8 @@ class WindowJoin:
         Names of the time columns; without, rows stand in the order in which they are pushed.
     suffix
         Put behind a right column's name that the left has too.
+    threads
+        If not 0, so many work on one index: `layout="shared"` of a flow.
 
     Examples
     --------
@@ -55,7 +57,7 @@ class WindowJoin:
     def __init__(
         self, left_schema: pa.Schema, right_schema: pa.Schema | None, *, on: Any, window: Any, index: str = "auto",
         left_time: str | None = None, right_time: str | None = None, suffix: str = "_right", ordered: bool = True,
-        name: str = "WindowJoin",
+        threads: int = 0, name: str = "WindowJoin",
     ) -> None:  # fmt: skip
         self_join = right_schema is None
         if self_join:
@@ -70,7 +72,7 @@ class WindowJoin:
         }
         self._domains = domains
         self.spec = JoinSpec.check(name, self._schemas, on, window, domains, index=index, suffix=suffix,
-                                   self_join=self_join, ordered=ordered)  # fmt: skip
+                                   self_join=self_join, ordered=ordered, threads=threads)  # fmt: skip
         self._driver = JoinDriver(self.spec)
         self._nothing = empty_batch(self._driver.schema)
         self._last: dict[str, int | None] = {"left": None, "right": None}

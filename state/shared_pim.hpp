@@ -265,6 +265,7 @@ class SharedPim {
       demand(rows.consecutive(), "shared: rows are consecutive");
       demand(keys.first_row() == rows.begin() && keys.end_row() == rows.end(), "shared: a key for each row");
       demand(passed_over.empty() && !frozen, "shared: between steps nothing waits");
+      demand(stored.empty() || edge == rows.end(), "shared: the edge has come to the end of the step");
       tree->search.check();
       std::vector<bool> seen(rows.size());
       size_t live = 0;

@@ -206,8 +206,8 @@ def streams(rows, distribution, groups, seed):
     rng = np.random.default_rng(seed)
     x = {
         "uniform": lambda: rng.random(rows),
-        "rising": lambda: np.arange(rows) / rows + rng.random(rows) * 0.01,
-        "zipf": lambda: rng.zipf(1.3, rows).clip(max=10**6) / 10**6 + rng.random(rows) * 1e-7,
+        "rising": lambda: np.arange(rows) / rows * 4 + rng.random(rows) * 0.1,
+        "skewed": lambda: rng.lognormal(-2, 1.5, rows),
     }[distribution]()
     return pa.table({"k": rng.integers(0, max(1, groups), rows), "x": x, "y": rng.random(rows), "z": rng.random(rows)})
 
@@ -223,7 +223,7 @@ def points():
     windows = (1 << 10, 1 << 13, 1 << 16)
     for window in windows:
         for batch in (64, 8192):
-            for distribution in ("uniform", "rising", "zipf"):
+            for distribution in ("uniform", "rising", "skewed"):
                 yield "a band, 2 rows", near("x", 2, window), distribution, 1, window, batch
             yield "a band, 64 rows", near("x", 64, window), "uniform", 1, window, batch
             few = [left.k == right.k, near("x", 8, window)]
@@ -306,7 +306,81 @@ def grid():
             print(f"  {ratio:.2f}: {', '.join(map(str, where))}: {best} was best")
 
 
-PARTS = {"several": several, "joins": joins, "grid": grid}
+# Threads on one index ---------------------------------------------------------------------------------------------
+
+SHARED_ROWS, SHARED_STEP = 1 << 20, 1 << 15  # of a window, and of one side in a step
+THREADS = {
+    "pim_tree, in batches": None,
+    "carousel, in batches": None,
+    "shared, 1 thread, no locks": {"threads": 1, "locks": False},
+    "shared, 1 thread": {"threads": 1},
+    "shared, 2 threads": {"threads": 2},
+    "shared, 2 threads, blocking merges": {"threads": 2, "blocking": True},
+}
+
+
+def steps():
+    """Steps of a band join of two streams, two rows found for each: (keys, first rows, roles as `SharedPim.start`)."""
+    span, step = 1 << 40, SHARED_STEP
+    width = np.uint64(span // SHARED_ROWS)
+    keys = [np.random.default_rng(seed).integers(1 << 40, 2 << 40, 2 * SHARED_ROWS, np.uint64) for seed in (1, 2)]
+    for at in range(0, 2 * SHARED_ROWS, step):
+        some = [side[at : at + step] for side in keys]
+        own = np.arange(at, at + step)
+        roles = []
+        for side, each in enumerate(some):
+            come = own + side  # of the other side, when a tuple comes: a left one stands before its right one
+            rows = np.maximum(0, come - SHARED_ROWS), come
+            roles.append((1 - side, side, each - width, each + width, *rows, np.arange(side, 2 * step, 2)))
+        yield at, some, roles
+
+
+def shared_rate(name):
+    """Tuples a second of both sides over a full window, and pairs."""
+    given, pairs, seconds = THREADS[name], 0, 0.0
+    join = _native.SharedPim(2, **given) if given else [_native.Index(name.partition(",")[0]) for _ in range(2)]
+    for at, keys, roles in steps():
+        start = time.perf_counter()
+        if given:
+            join.start(keys, [at, at], roles, 2 * SHARED_STEP)
+            answered = 0
+            while answered < 2 * SHARED_STEP:
+                found = join.advance(65_536)
+                answered = sum(upto for _, _, upto in found)
+                pairs += sum(len(row) for _, row, _ in found) * (at >= SHARED_ROWS)
+            for side in (0, 1):
+                join.expire(side, max(0, at + SHARED_STEP - SHARED_ROWS))
+        else:
+            for side in (0, 1):
+                join[side].insert(keys[side], np.arange(at, at + SHARED_STEP))
+            for target, _, lo, hi, row_lo, row_hi, _ in roles:
+                found = join[target].probe(lo, hi, row_lo, row_hi, 0, SHARED_STEP, 1 << 60)
+                pairs += len(found[1]) * (at >= SHARED_ROWS)
+            for side in (0, 1):
+                join[side].expire(max(0, at + SHARED_STEP - SHARED_ROWS))
+        seconds += (time.perf_counter() - start) * (at >= SHARED_ROWS)
+    return 2 * SHARED_ROWS / seconds, pairs
+
+
+def shared():
+    """Threads on one index, by the wall clock: everything else has to be quiet."""
+    what = f"a band join, two windows of {SHARED_ROWS:,} rows, in steps of {2 * SHARED_STEP:,}"
+    print(f"{what}; load {os.getloadavg()[0]:.1f}")
+    rates = {name: [] for name in THREADS}
+    found = set()
+    for _ in range(ROUNDS):
+        for name, all_rates in rates.items():
+            rate, pairs = shared_rate(name)
+            all_rates.append(rate)
+            found.add(pairs)
+    assert len(found) == 1
+    row("", "M tuples/s", "to 1 thread")
+    middle = {name: statistics.median(all_rates) for name, all_rates in rates.items()}
+    for name, rate in middle.items():
+        row(name, f"{rate / 1e6:.2f}", f"{rate / middle['shared, 1 thread']:.2f}")
+
+
+PARTS = {"several": several, "joins": joins, "shared": shared, "grid": grid}
 
 
 def main():
