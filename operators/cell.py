@@ -652,7 +652,7 @@ class Cell:
         ends = {test: (lo[asked], hi[asked]) for test, (lo, hi) in prepared.ends[asking].items()}
         keys = {test: stored.keys[test].at(rows) for test in stored.tests}
         window = self.spec.windows[side].rows or float(np.mean(half.row_hi[asked] - half.row_lo[asked]))
-        newer = prepared.rows[side] / 2
+        newer = prepared.rows[side] / 4  # half of the step, which is passed over at half the price, about
         return look(keys, ends, window * stored.part_kept, newer * stored.part_kept, stored.ways)
 
     def rebuild(self, side: str, first: int, batches: Sequence[pa.RecordBatch]) -> None:

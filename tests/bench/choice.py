@@ -268,7 +268,7 @@ def grid():
     ratios = []
     for name, on, distribution, groups, window, batch in points():
         counted = 16_384 if window < 1 << 16 else 32_768
-        blocks, first = [], window
+        blocks, first = [], max(window, 1 << 16)  # a join looks often at first, and seldom later
         tables = [streams(first + ROUNDS * counted, distribution, groups, seed) for seed in (1, 2)]
         for at, size in [(0, first), *((first + i * counted, counted) for i in range(ROUNDS))]:
             blocks.append([t.slice(at, size).combine_chunks().to_batches()[0] for t in tables])
@@ -290,7 +290,9 @@ def grid():
         assert len({each.pairs for each in running}) == 1, name
         took = {each.index: statistics.median(each.seconds[1:]) / counted / 2 * 1e9 for each in running}
         auto = took.pop("auto")
-        best = min(took, key=took.get)
+        # Where all others took so much longer that they were left out, the least that any of them can have taken.
+        best = min(took, key=took.get) if took else "none"
+        took["none"] = HOPELESS * auto
         ratios.append((auto / took[best], name, distribution, window, batch, best))
         last = contenders[0].join._driver.cell.stored["left"].access.describe()
         pairs = running[0].pairs / 2 / sum(len(block[0]) for block in blocks)
@@ -308,7 +310,7 @@ def grid():
 
 # Threads on one index ---------------------------------------------------------------------------------------------
 
-SHARED_ROWS, SHARED_STEP = 1 << 20, 1 << 15  # of a window, and of one side in a step
+SHARED_STEP = 1 << 15  # of one side in a step, at most
 THREADS = {
     "pim_tree, in batches": None,
     "carousel, in batches": None,
@@ -317,67 +319,92 @@ THREADS = {
     "shared, 2 threads": {"threads": 2},
     "shared, 2 threads, blocking merges": {"threads": 2, "blocking": True},
 }
+ONE, TWO, BLOCKING = "shared, 1 thread", "shared, 2 threads", "shared, 2 threads, blocking merges"
 
 
-def steps():
-    """Steps of a band join of two streams, two rows found for each: (keys, first rows, roles as `SharedPim.start`)."""
-    span, step = 1 << 40, SHARED_STEP
-    width = np.uint64(span // SHARED_ROWS)
-    keys = [np.random.default_rng(seed).integers(1 << 40, 2 << 40, 2 * SHARED_ROWS, np.uint64) for seed in (1, 2)]
-    for at in range(0, 2 * SHARED_ROWS, step):
+def steps(window, matches):
+    """Steps of a band join of two streams: (first row, keys, roles as `SharedPim.start`); windows fill in the first."""
+    span, step = 1 << 40, min(SHARED_STEP, window)
+    width = np.uint64(matches * span / window / 2)
+    rows = window + max(window, 1 << 18)
+    keys = [np.random.default_rng(seed).integers(1 << 40, 2 << 40, rows, np.uint64) for seed in (1, 2)]
+    for at in range(0, rows, step):
         some = [side[at : at + step] for side in keys]
-        own = np.arange(at, at + step)
-        roles = []
+        own, roles = np.arange(at, at + len(some[0])), []
         for side, each in enumerate(some):
             come = own + side  # of the other side, when a tuple comes: a left one stands before its right one
-            rows = np.maximum(0, come - SHARED_ROWS), come
-            roles.append((1 - side, side, each - width, each + width, *rows, np.arange(side, 2 * step, 2)))
+            ranks = np.arange(side, 2 * len(each), 2)
+            roles.append((1 - side, side, each - width, each + width, np.maximum(0, come - window), come, ranks))
         yield at, some, roles
 
 
-def shared_rate(name):
-    """Tuples a second of both sides over a full window, and pairs."""
-    given, pairs, seconds = THREADS[name], 0, 0.0
-    join = _native.SharedPim(2, **given) if given else [_native.Index(name.partition(",")[0]) for _ in range(2)]
-    for at, keys, roles in steps():
-        start = time.perf_counter()
+def shared_rate(given, window=1 << 20, matches=2.0, name=""):
+    """Tuples a second of both sides over full windows, and pairs a tuple."""
+    pairs, tuples, seconds = 0, 0, 0.0
+    join = _native.SharedPim(2, **given) if given else [_native.Index(name) for _ in range(2)]
+    for at, keys, roles in steps(window, matches):
+        begun, count = time.perf_counter(), len(keys[0])
+        some = 0
         if given:
-            join.start(keys, [at, at], roles, 2 * SHARED_STEP)
+            join.start(keys, [at, at], roles, 2 * count)
             answered = 0
-            while answered < 2 * SHARED_STEP:
+            while answered < 2 * count:
                 found = join.advance(65_536)
                 answered = sum(upto for _, _, upto in found)
-                pairs += sum(len(row) for _, row, _ in found) * (at >= SHARED_ROWS)
+                some += sum(len(row) for _, row, _ in found)
             for side in (0, 1):
-                join.expire(side, max(0, at + SHARED_STEP - SHARED_ROWS))
+                join.expire(side, max(0, at + count - window))
         else:
             for side in (0, 1):
-                join[side].insert(keys[side], np.arange(at, at + SHARED_STEP))
-            for target, _, lo, hi, row_lo, row_hi, _ in roles:
-                found = join[target].probe(lo, hi, row_lo, row_hi, 0, SHARED_STEP, 1 << 60)
-                pairs += len(found[1]) * (at >= SHARED_ROWS)
+                join[side].insert(keys[side], np.arange(at, at + count))
+            for target, _, *asked, _ in roles:
+                upto = 0
+                while upto < count:
+                    _, row, upto = join[target].probe(*asked, upto, count, 65_536)
+                    some += len(row)
             for side in (0, 1):
-                join[side].expire(max(0, at + SHARED_STEP - SHARED_ROWS))
-        seconds += (time.perf_counter() - start) * (at >= SHARED_ROWS)
-    return 2 * SHARED_ROWS / seconds, pairs
+                join[side].expire(max(0, at + count - window))
+        if at >= window:
+            pairs, tuples, seconds = pairs + some, tuples + 2 * count, seconds + time.perf_counter() - begun
+    return tuples / seconds, pairs / tuples
+
+
+def rates_of(contenders, **how):
+    """Medians of some rounds, one after the other in each; all must find the same."""
+    rates, found = {name: [] for name in contenders}, set()
+    for _ in range(ROUNDS):
+        for name, given in contenders.items():
+            rate, pairs = shared_rate(given, name=name.partition(",")[0], **how)
+            rates[name].append(rate)
+            found.add(pairs)
+    assert len(found) == 1
+    return {name: statistics.median(all_rates) for name, all_rates in rates.items()}, found.pop()
 
 
 def shared():
     """Threads on one index, by the wall clock: everything else has to be quiet."""
-    what = f"a band join, two windows of {SHARED_ROWS:,} rows, in steps of {2 * SHARED_STEP:,}"
-    print(f"{what}; load {os.getloadavg()[0]:.1f}")
-    rates = {name: [] for name in THREADS}
-    found = set()
-    for _ in range(ROUNDS):
-        for name, all_rates in rates.items():
-            rate, pairs = shared_rate(name)
-            all_rates.append(rate)
-            found.add(pairs)
-    assert len(found) == 1
+    print(f"a band join, two windows of {1 << 20:,} rows, 2 pairs a tuple; load {os.getloadavg()[0]:.1f}")
     row("", "M tuples/s", "to 1 thread")
-    middle = {name: statistics.median(all_rates) for name, all_rates in rates.items()}
-    for name, rate in middle.items():
-        row(name, f"{rate / 1e6:.2f}", f"{rate / middle['shared, 1 thread']:.2f}")
+    rates, _ = rates_of(THREADS)
+    for name, rate in rates.items():
+        row(name, f"{rate / 1e6:.2f}", f"{rate / rates[ONE]:.2f}")
+    print("two threads to one, and blocking merges to two threads' own")
+    row("", "M tuples/s, 1", "2", "2 / 1", "blocking / 2")
+
+    def line(what, ratio=1 / 16, task=256, **how):
+        given = {name: {**THREADS[name], "merge_ratio": ratio, "task": task} for name in (ONE, TWO, BLOCKING)}
+        found, pairs = rates_of(given, **how)
+        one, two, blocking = (found[name] for name in (ONE, TWO, BLOCKING))
+        row(what.format(pairs), f"{one / 1e6:.2f}", f"{two / 1e6:.2f}", f"{two / one:.2f}", f"{blocking / two:.2f}")
+
+    for bits in (12, 14, 16, 18, 20):
+        line(f"window 2^{bits}", window=1 << bits)
+    for matches in (1 / 16, 16, 256):
+        line("window 2^18, {:.1f} pairs", window=1 << 18, matches=matches)
+    for ratio in (1 / 64, 1 / 4, 1):
+        line(f"window 2^18, merge ratio {ratio:.3g}", ratio, window=1 << 18)
+    for task in (8, 64, 1024):
+        line(f"window 2^18, tasks of {task:,}", task=task, window=1 << 18)
 
 
 PARTS = {"several": several, "joins": joins, "shared": shared, "grid": grid}
