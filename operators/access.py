@@ -147,6 +147,8 @@ def choose_access(spec: JoinSpec, stored: str) -> Access:
     if index == "auto":
         if tiny:
             index, why = "nested", f"a window of at most {TINY_WINDOW:,} rows is scanned faster than an index is kept"
+        elif len(equalities) == len(ordered) == 1:  # as fast to a place as to a bucket, and its equals stand there
+            index, why = "carousel", "the predicate has an equality key, which has an order"
         elif equalities:
             index, why = "hash", "the predicate has an equality key"
         elif not ranges:

@@ -59,7 +59,7 @@ def ways(spec: JoinSpec, stored: str) -> list[Access]:
     if spec.index != "auto" or rule.index == "nested" or any(test.shape == "union" for test in tests):
         return [rule]
     found = [rule]
-    if any(test.shape == "equality" for test in usable):
+    if len(usable) > 1 and any(test.shape == "equality" for test in usable):
         found.append(access_by("hash", spec, stored))
     found += [access_by("carousel", spec, stored, test) for test in usable if test.key.domain != "hash"]
     if len({test.key.name for test in usable}) > 1:

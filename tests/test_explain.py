@@ -105,7 +105,7 @@ def test_explain_says_how_a_join_finds_rows_and_what_its_windows_may_hold():
 def test_explain_counts_the_keys_that_pairs_within_rounding_are_told_by():
     def bytes_a_row(value):
         a, b = (memory({"x": [value]}, flow, name) for name in ("a", "b"))
-        a.join(b, on=(left.x - right.x).abs() <= value, window=dt.last(2000), name="j")
+        a.join(b, on=(left.x - right.x).abs() <= value, window=dt.last(5000), name="j")
         [first, _] = [line for line in paragraph(flow, "j") if line.startswith("memory")]
         return int(re.search(r"(\d+) bytes a row", first)[1])
 

@@ -98,14 +98,16 @@ def test_a_condition_on_one_side_is_kept_apart():
 @pytest.mark.parametrize(
     ("on", "window", "index"),
     [
-        (left.i == right.i, None, "hash"),
+        (left.i == right.i, None, "carousel"),
+        (left.s == right.s, None, "hash"),
+        ([left.i == right.i, left.s == right.s], None, "hash"),
         ((left.x - right.x).abs() <= 5, None, "carousel"),
         (left.x < right.x, None, "carousel"),
         ([left.x < right.x, left.y > right.y], None, "zone_map"),
         ((left.i < right.i) | (left.i > right.i + 9), None, "carousel"),
         (left.i != right.i, None, "nested"),
         (left.i == right.i, dt.last(256), "nested"),
-        (left.i == right.i, dt.last(257), "hash"),
+        (left.i == right.i, dt.last(257), "carousel"),
     ],
 )
 def test_auto_chooses_by_the_stated_rule(on, window, index):
