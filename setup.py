@@ -9,8 +9,8 @@ from setuptools import Extension, setup
 # DOVETAIL_DEBUG=1 builds with bounds checks, C++ assertions and the sanitizers (`make sanitize`).
 DEBUG = os.environ.get("DOVETAIL_DEBUG") == "1"
 
-compile_args = ["-std=c++17", "-Wall", "-Wextra", "-Wno-unused-function", "-fvisibility=hidden"]
-link_args = []
+compile_args = ["-std=c++17", "-Wall", "-Wextra", "-Wno-unused-function", "-fvisibility=hidden", "-pthread"]
+link_args = ["-pthread"]
 if DEBUG:
     # CPython's flags bring -fwrapv, which hides signed overflow from UBSan: -fno-wrapv takes it back.
     checks = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-wrapv"]

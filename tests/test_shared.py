@@ -2,6 +2,7 @@
 
 import pathlib
 import subprocess
+import sysconfig
 import threading
 
 import dovetail as dt
@@ -22,16 +23,22 @@ SOURCES = ["tests/native/shared_pim.cc", "state/memory.cc", "state/scan.cc", "st
 
 @pytest.fixture(scope="module")
 def checked(tmp_path_factory):
-    """The harness, built with ThreadSanitizer."""
+    """The harness, built with ThreadSanitizer, and how to run it: that does not like every layout of memory."""
     program = tmp_path_factory.mktemp("native") / "shared_pim"
+    compiler = sysconfig.get_config_var("CXX").split()[0]
     flags = ["-std=c++17", "-O1", "-g", "-fsanitize=thread", "-Istate", "-pthread"]
-    subprocess.run(["g++", *flags, *SOURCES, "-o", program], cwd=ROOT, check=True, timeout=300)
-    return program
+    subprocess.run([compiler, *flags, *SOURCES, "-o", program], cwd=ROOT, check=True, timeout=300)
+    # No other sanitizer may be loaded first.
+    for command in (["env", "-u", "LD_PRELOAD", program], ["env", "-u", "LD_PRELOAD", "setarch", "-R", program]):
+        tried = subprocess.run([*command, "1", "0"], capture_output=True, text=True, timeout=60)
+        if "unexpected memory mapping" not in tried.stderr:
+            return command
+    pytest.skip("ThreadSanitizer cannot run here: this kernel places memory where it does not expect any")
 
 
 def test_threads_race_for_nothing_and_find_what_a_loop_finds(checked):
     """They come and go, merges block or not, and tasks are of one tuple or of many."""
-    done = subprocess.run([checked, "1", "8"], capture_output=True, text=True, timeout=600)
+    done = subprocess.run([*checked, "1", "8"], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "pairs of 8 joins are right" in done.stdout
 
