@@ -545,15 +545,15 @@ class Cell:
     @property
     def changes(self) -> int:
         """How many times another way to find rows was taken."""
-        return sum(len(watch.taken) for _, watch in self.watches)
+        return sum(watch.changes for _, watch in self.watches)
 
     def found_by(self) -> dict[str, str]:
         """Say how the rows of each side were found, and are now."""
         told = {side: self.stored[side].ways[0].describe() for side in SIDES}
         for sides, watch in self.watches:
-            for row, way in watch.taken:
-                for side, each in zip(sides, watch.ways, strict=True):
-                    told[side] += f", from row {row:,} on {each[way].describe()}"
+            for side, each in zip(sides, watch.ways, strict=True):
+                told[side] += ", then by others" if watch.changes > len(watch.taken) else ""
+                told[side] += "".join(f", from row {row:,} on {each[way].describe()}" for row, way in watch.taken)
         return told
 
     @property

@@ -17,6 +17,7 @@ a third of a millisecond, and comes at each doubling of the rows, until they are
 
 __all__ = ["ASSUMED_ROWS", "LOOKED_ROWS", "Seen", "Watch", "Way", "look", "price", "prices", "ways"]
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -41,6 +42,9 @@ ASSUMED_ROWS = 1 << 17
 
 WORTH = 1.2
 """How many times as much the present way must cost as another one, to build the index anew for that."""
+
+REMEMBERED = 4
+"""Changes that a join can tell of."""
 
 LOOKED_ROWS, _PROBES = 2048, 256
 """Rows, and tuples that ask, at most, that are held against each other for each test."""
@@ -166,7 +170,9 @@ class Watch:
         self.ways, self.costs = ways, costs or known()
         self.now = 0  # which of the ways is taken
         self.next = FIRST_LOOK  # rows of the stream at the next look
-        self.taken: list[tuple[int, int]] = []  # rows of the stream when another way was taken, and which
+        self.changes = 0  # how many times another way was taken
+        # Rows of the stream at that, and which: the last few times, as a join may run for months.
+        self.taken: deque[tuple[int, int]] = deque(maxlen=REMEMBERED)
 
     def due(self, rows: int) -> bool:
         """Tell whether to look, when so many rows have come."""
@@ -183,5 +189,6 @@ class Watch:
         if costs[self.now] <= WORTH * costs[best]:
             return False
         self.now = best
+        self.changes += 1
         self.taken.append((rows, best))
         return True

@@ -147,13 +147,21 @@ def test_the_rule_stands_until_another_way_costs_much_less():
     assert not watch.due(FIRST_LOOK - 1) and watch.due(FIRST_LOOK)
     # 20 + 7 × 7 is less than 1.2 times 60 + 7 × 0.1.
     assert not watch.looked(300, [seen_of(tests, 7 / 1024, 0.1 / 1024)])
-    assert watch.now == 0 and watch.taken == []
+    assert watch.now == 0 and not watch.taken
     assert watch.looked(600, [seen_of(tests, 20 / 1024, 0.1 / 1024)])
-    assert watch.ways[0][watch.now].index == "carousel" and watch.taken == [(600, 1)]
+    assert watch.ways[0][watch.now].index == "carousel" and list(watch.taken) == [(600, 1)]
     # And on to the one of both keys, and back.
     assert not watch.looked(1200, [seen_of(tests, 20 / 1024, 12 / 1024)])
     assert watch.looked(2400, [seen_of(tests, 0.1, 0.1)]) and watch.ways[0][watch.now].index == "zone_map"
     assert watch.looked(4800, [seen_of(tests, 1 / 1024, 0.1)]) and watch.ways[0][watch.now].index == "hash"
+
+
+def test_only_the_last_changes_are_remembered():
+    watch, tests = watch_of()
+    seen = {"hash": seen_of(tests, 1 / 1024, 0.1), "carousel": seen_of(tests, 0.5, 0.1 / 1024)}
+    for at in range(20):
+        assert watch.looked(1000 + at, [seen["carousel" if at % 2 == 0 else "hash"]])
+    assert watch.changes == 20 and [row for row, _ in watch.taken] == [1016, 1017, 1018, 1019]
 
 
 def test_looks_come_after_as_many_rows_again_and_at_most_a_window_apart(monkeypatch):
@@ -239,6 +247,7 @@ class _Anyhow:
         def looked(watch, rows, seen):
             watch.next, watch.now = rows, self.rng.randrange(len(watch.ways[0]))
             watch.taken.append((rows, watch.now))
+            watch.changes += 1
             self.went += 1
             return True
 
