@@ -235,12 +235,14 @@ def points():
             yield "wide band, narrow one", two, "uniform", 1, window, batch
         yield "keys of 2 rows", left.k == right.k, "uniform", window // 2, window, 8192
         yield "keys of 64 rows", left.k == right.k, "uniform", window // 64, window, 8192
-        for part in (0.001, 0.05):
+        for part in (0.001, min(0.05, 200 / window)):
             side = 1 - np.sqrt(2 * np.sqrt(part))  # x - y of two even numbers is above it with the square root of part
             both = [left.x > right.x + float(side), left.y < right.y - float(side)]
             yield f"two inequalities, {part:.1%}", both, "uniform", 1, window, 8192
-        third = [left.x > right.x + 0.3, left.y < right.y - 0.3, left.z > right.z + 0.3]
-        yield "three inequalities, 1.5%", third, "uniform", 1, window, 8192
+        part = min(0.015, 100 / window)
+        side = float(1 - np.sqrt(2 * part ** (1 / 3)))
+        third = [left.x > right.x + side, left.y < right.y - side, left.z > right.z + side]
+        yield f"three inequalities, {part:.2%}", third, "uniform", 1, window, 8192
         wide = [near("x", window / 2, window), left.y < right.y - 0.97]
         yield "wide band, strict inequality", wide, "uniform", 1, window, 8192
 
