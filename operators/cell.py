@@ -368,6 +368,11 @@ class _Probes:
         return np.ascontiguousarray(np.take(values, self.asked, axis=-1))
 
     @property
+    def asked_ranks(self) -> np.ndarray:
+        """The places in the order of the tuples that are asked."""
+        return self._asked(self.rank)
+
+    @property
     def frontier(self) -> int:
         """The rank below which every pair has been found."""
         if self.next >= self.count:
@@ -615,7 +620,7 @@ class Cell:
         owners = [self.stored[side].index for side in SIDES if self.stored[side].index is not None]
         roles, total = [], 0
         for side, half in zip(SIDES, probes, strict=True):
-            rank = half._asked(half.rank)
+            rank = half.asked_ranks
             total = max(total, int(rank[-1]) + 1 if len(rank) else 0)
             own = self.stored[side].index
             assert half.probe_ends is not None

@@ -1,4 +1,4 @@
-"""What an index costs on this machine: measured once, in half a second, and kept in a file.
+"""What an index costs on this machine: measured once, in a fraction of a second, and kept in a file.
 
 A join that may be answered by several indexes takes the one that costs least (operators/choice.py). What storing a row,
 asking, and each row that is found cost depends on the machine, above all on its caches and its memory, and on how many
@@ -67,24 +67,34 @@ class Costs:
 def known() -> Costs:
     """Return this machine's costs: from the file, or measured and written there."""
     name = f"{_FORMAT} {_native.instructions()} {_processor()}"
-    path = _folder() / f"costs-{hashlib.sha256(name.encode()).hexdigest()[:12]}.json"
-    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):  # none, or not one of ours: measured again
-        said = json.loads(path.read_text())
-        keep, find, pair = ({n: tuple(p) for n, p in said[what].items()} for what in ("keep", "find", "pair"))
-        found = Costs(tuple(said["rows"]), keep, find, pair, tuple(said["check"]))
-        if found.rows == _ROWS and all(name in found.keep for name in MEASURED):
+    try:
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "dovetail"
+    except RuntimeError:  # a user without a home
+        return measured()
+    path = folder / f"costs-{hashlib.sha256(name.encode()).hexdigest()[:12]}.json"
+    with contextlib.suppress(OSError, ValueError):  # there is none, or it is no text of JSON's
+        found = _read(json.loads(path.read_text()))
+        if found is not None:
             return found
     found = measured()
     with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         whole = path.with_suffix(f".{os.getpid()}.tmp")
         whole.write_text(json.dumps(asdict(found), indent=1))
         whole.replace(path)
     return found
 
 
-def _folder() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "dovetail"
+def _read(said: Any) -> Costs | None:
+    """Return costs as a file has them; None if they are not ours, or no prices."""
+    try:
+        keep, find, pair = ({n: tuple(said[what][n]) for n in MEASURED} for what in ("keep", "find", "pair"))
+        found = Costs(tuple(said["rows"]), keep, find, pair, tuple(said["check"]))
+        prices = np.array([*keep.values(), *find.values(), *pair.values(), found.check], np.float64)
+    except (KeyError, TypeError, ValueError):
+        return None
+    right = found.rows == _ROWS and prices.shape[1:] == (len(_ROWS),)
+    return found if right and bool(np.isfinite(prices).all()) and bool((prices > 0).all()) else None
 
 
 def _processor() -> str:

@@ -214,10 +214,22 @@ def test_costs_are_measured_once_and_kept(tmp_path, monkeypatch):
     assert again() == first and len(measured) == 1
     [path] = (tmp_path / "dovetail").iterdir()
     assert json.loads(path.read_text())["rows"] == list(costs._ROWS)
-    for broken in ("", "{}", "[1]", path.read_text()[:-20], path.read_text().replace("hash", "tree")):
-        path.write_text(broken)
-        assert again() == first, broken
-    assert len(measured) == 6
+    whole = path.read_text()
+    changes = (("hash", "tree"), ("2.0", "0.0"), ("3.0", "NaN"), ('"check": [', '"check": [7.0, '))
+    broken = ["", "{}", "[1]", "5", '{"rows": 1, "keep": 5}', whole[:-20], *(whole.replace(*each) for each in changes)]
+    for text in broken:
+        path.write_text(text)
+        assert again() == first, text
+    assert len(measured) == 1 + len(broken)
+
+
+def test_a_user_without_a_home_has_costs_too(monkeypatch):
+    def nowhere(self):
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(costs.Path, "expanduser", nowhere)
+    assert set(costs.known.__wrapped__().keep) == set(costs.MEASURED)
 
 
 def test_without_a_folder_costs_are_measured_by_each_process(tmp_path, monkeypatch):
