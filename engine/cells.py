@@ -177,6 +177,8 @@ class Workers:
     def acknowledge(self, join: int) -> None:
         """Let the cells of a join go on: what they sent has been handed on."""
         for number, count in enumerate(self.joins[join].head.collector.handed_on()):
+            if not count and not self.launcher.channels[number].owes:
+                continue
             with self._still_there(number) as channel:
                 if count:
                     channel.send(codec.ACK, {"slices": [(join, count)]})

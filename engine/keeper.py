@@ -10,7 +10,7 @@ import contextlib
 import sys
 import threading
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ..disk import Disk
@@ -31,9 +31,9 @@ from .graph import (
 )
 
 
-def new_lineage(name: str) -> str:
+def new_lineage(name: str, draw: Callable[[], uuid.UUID] = uuid.uuid4) -> str:
     """Return a name for the output of a run, unlike any other."""
-    return f"{name}-{uuid.uuid4().hex[:12]}"
+    return f"{name}-{draw().hex[:12]}"
 
 
 class Saver:
@@ -77,6 +77,7 @@ class Saver:
 def keeping(
     name: str, sinks: Sequence[WriteNode], folder: str, every: float, *, fresh: bool = False,
     savepoint: str | None = None, disk: Disk | None = None, saver: Any = None,
+    draw: Callable[[], uuid.UUID] = uuid.uuid4,
 ) -> Iterator["Keeper"]:  # fmt: skip
     """Hold a folder of checkpoints for a run; a new one can begin with a savepoint."""
     nodes = reachable(list(sinks))
@@ -100,7 +101,7 @@ def keeping(
             sys.stderr.write(
                 f"dovetail: flow {name!r} {how}, by checkpoint {checkpoints.latest.number} in {folder}{begun}\n"
             )
-        keeper = Keeper(checkpoints, every, new_lineage(name), saver)
+        keeper = Keeper(checkpoints, every, saver, name, draw)
         try:
             yield keeper
         finally:
@@ -141,12 +142,14 @@ def _said(node: Node) -> str:
 class Keeper:
     """Makes checkpoints of a run, and says whether a failed attempt is followed by another."""
 
-    def __init__(self, checkpoints: Checkpoints, every: float, lineage: str, saver: Any) -> None:
+    def __init__(
+        self, checkpoints: Checkpoints, every: float, saver: Any, name: str, draw: Callable[[], uuid.UUID]
+    ) -> None:
         self.checkpoints, self.saver = checkpoints, Saver() if saver is None else saver
         latest = checkpoints.latest
         begins = latest is None or latest.begun == latest.title  # anew, or with a savepoint
-        self.lineage = lineage if latest is None or begins else latest.lineage
-        self.incarnation = uuid.uuid4().int & 0xFFFFFFFF  # of this process: tells its messages from those of others
+        self.lineage = new_lineage(name, draw) if latest is None or begins else latest.lineage
+        self.incarnation = draw().int & 0xFFFFFFFF  # of this process: tells its messages from those of others
         number, generation = (None, 0) if latest is None else (latest.number, latest.generation + 1)
         self.coordinator = Coordinator(every, number, generation, checkpoints.next)
 

@@ -106,6 +106,8 @@ class _Told:
         pass
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if error is None:
+            return
         if isinstance(error, DovetailError):
             say_where(error, self.node)
         elif isinstance(error, pa.ArrowException | MemoryError | OverflowError):
@@ -403,15 +405,16 @@ class Runner:
 
     def tick(self) -> None:
         """Do what is due: commit, show progress, or stop."""
-        if self.interrupted() and self.keeper is None:
-            raise _Stopped
-        now = self.clock()
-        if now - self.committed >= self.every and self.keeper is None:
-            self.commit()
-            self.committed = now
-        if self.progress is not None and now - self.shown >= PROGRESS_SECONDS:
+        if self.keeper is None:  # else checkpoints commit, and are where a run stops
+            if self.interrupted():
+                raise _Stopped
+            now = self.clock()
+            if now - self.committed >= self.every:
+                self.commit()
+                self.committed = now
+        if self.progress is not None and self.clock() - self.shown >= PROGRESS_SECONDS:
             self.progress(self.status())
-            self.shown = now
+            self.shown = self.clock()
 
     def commit(self, *, last: bool = False) -> None:
         """Let every sink show what it was given."""

@@ -20,6 +20,7 @@ import pyarrow as pa
 MAGIC = b"DVTSNAP1"
 _ALIGNMENT = 64
 _LEAF = "\0leaf"
+_SEQUENCES = (list, tuple)  # made once, as it is asked of every value
 
 
 def replaced(tree: Any, leaf: type, by: Callable[[Any], Any]) -> Any:
@@ -32,7 +33,7 @@ def replaced(tree: Any, leaf: type, by: Callable[[Any], Any]) -> Any:
         return by(tree)
     if isinstance(tree, dict):
         return {name: replaced(value, leaf, by) for name, value in tree.items()}
-    if isinstance(tree, list | tuple):
+    if isinstance(tree, _SEQUENCES):
         return [replaced(value, leaf, by) for value in tree]
     return tree
 
@@ -65,10 +66,9 @@ def encode(tree: Any) -> Iterator[Any]:
 
     said = json.dumps(tree, default=leaf)
     sizes = [blob.nbytes if isinstance(blob, StreamedBatch) else memoryview(blob).nbytes for blob in blobs]
-    head = f'{{"tree": {said}, "sizes": {json.dumps(sizes)}}}'.encode()
+    head = f'{{"tree": {said}, "sizes": {sizes}}}'.encode()
     start = MAGIC + len(head).to_bytes(8, "little") + head
-    yield start
-    yield bytes(-len(start) % _ALIGNMENT)
+    yield start + bytes(-len(start) % _ALIGNMENT)
     room = bytearray(max((blob.nbytes for blob in blobs if isinstance(blob, StreamedBatch)), default=0))
     for blob, size in zip(blobs, sizes, strict=True):
         if isinstance(blob, StreamedBatch):

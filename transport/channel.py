@@ -179,22 +179,24 @@ class Channel:
 
     def receive(self, timeout: float | None = 0.0) -> Message | None:
         """Return the next message, or None if none came in `timeout` seconds (None: wait for it)."""
-        until = None if timeout is None else time.monotonic() + timeout
+        until = time.monotonic() + timeout if timeout else timeout
         while True:
-            frames = self._frames()
-            if frames is not None:
-                message = self._read(frames)
-                if message is not None:
+            while (frames := self._frames()) is not None:
+                if (message := self._read(frames)) is not None:
                     return message
-                continue
-            left = None if until is None else max(0.0, until - time.monotonic())
+            left = max(0.0, until - time.monotonic()) if until else until
             if left == 0.0 or not self.socket.poll(None if left is None else max(1, int(left * 1000))):
                 return None
 
     def give_back(self, kind: int) -> None:
         """Tell the other end, in a message of its own, which of its blocks are finished with, if any."""
-        if self.reader is not None and self.reader.finished:
+        if self.owes:
             self.send(kind, {})
+
+    @property
+    def owes(self) -> bool:
+        """Tell whether there are blocks of the other end's to give back."""
+        return self.reader is not None and bool(self.reader.finished)
 
     def _freed(self) -> list[tuple[int, int]]:
         if self.reader is None or not self.reader.finished:

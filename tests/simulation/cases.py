@@ -10,6 +10,7 @@ import functools
 import io
 import json
 import random
+import uuid
 from types import SimpleNamespace
 
 import dovetail as dt
@@ -107,7 +108,7 @@ class Lines:
 
     def write_table(self, table):
         rows = zip(*(column.to_pylist() for column in table.columns), strict=True)
-        self.file.write("".join(json.dumps(row) + "\n" for row in rows).encode())
+        self.file.write("".join(f"{[*row]}\n" for row in rows).encode())
 
     def close(self):
         pass
@@ -278,7 +279,7 @@ class Life:
             flow = self.flow(layout, index)
             with keeping(
                 "f", flow._sinks(), self.state, rng.choice([0.0, 0.02, 0.1]), savepoint=self.savepoint, disk=world.disk,
-                saver=Saver(world),
+                saver=Saver(world), draw=lambda: uuid.UUID(int=rng.getrandbits(128)),
             ) as keeper:  # fmt: skip
                 return run("f", flow._sinks(), options, 1.0, None, workers, keeper, mailbox, around).outcome
         except Crash:

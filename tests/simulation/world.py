@@ -60,7 +60,7 @@ class World:
         self.now = 0.0
         self.faults = faults
         self.budget = self.rng.randint(1, most) if faults else 0
-        self.every = self.rng.choice([30, 100, 300, 1000])  # points between two faults, about
+        self.every = self.rng.choice([25, 80, 240, 800])  # points between two faults, about
         self.happened = []  # (time, fault, where)
         self.since_start = 0  # faults
         self.dead = False
@@ -92,13 +92,20 @@ class World:
     def move(self, where, until=None):
         """Let something happen. If nothing can, time passes until something does."""
         self.point(where)
-        self.now += self.rng.random() * 0.002
+        chance = self.rng.random
+        self.now += chance() * 0.002
         for each in list(self.machinery):
-            if self.rng.random() < 0.7:
+            if chance() < 0.7:
                 each.move()
-        if until is not None and not any(each.busy for each in self.machinery):
-            times = [each.next_time for each in self.machinery if each.next_time is not None]
-            self.now = max(self.now, min([until, *times]))
+        if until is None:
+            return
+        for each in self.machinery:
+            if each.busy:
+                return
+            time = each.next_time
+            if time is not None and time < until:
+                until = time
+        self.now = max(self.now, until)
 
     def point(self, where):
         """Here the process may die, and here faults are decided."""
@@ -398,7 +405,8 @@ class Line:
 
     @property
     def ready(self):
-        return bool(self.letters) and self.letters[0].at <= self.world.now
+        letters = self.letters
+        return bool(letters) and letters[0].at <= self.world.now
 
     @property
     def next_time(self):
@@ -407,6 +415,8 @@ class Line:
 
 AGAIN = zmq.Again()
 """Made once: the library looks for its words each time."""
+
+SNDMORE = int(zmq.SNDMORE)
 
 
 class Socket:
@@ -419,7 +429,7 @@ class Socket:
 
     def send(self, frame, flags=0, copy=True):
         self.going.append(bytes(frame))
-        if not flags & zmq.SNDMORE:
+        if not flags & SNDMORE:
             frames, self.going = self.going, []
             self.sends.send(frames)
 
@@ -451,11 +461,14 @@ class Worker:
 
     @property
     def can_move(self):
-        return self.alive and not self.failed and self.world.now >= self.frozen_until
+        """There is something to do, and it is able to."""
+        if not self.alive or self.failed or self.world.now < self.frozen_until:
+            return False
+        return self.inbox.ready or self.loop.can_go_on
 
     @property
     def busy(self):
-        return self.outbox.ready or (self.can_move and (self.inbox.ready or self.loop.can_go_on))
+        return self.outbox.ready or self.can_move
 
     @property
     def next_time(self):
@@ -465,7 +478,7 @@ class Worker:
         return min((time for time in times if time is not None), default=None)
 
     def move(self):
-        if not self.can_move or not (self.inbox.ready or self.loop.can_go_on):
+        if not self.can_move:
             return
         try:
             if not self.loop.turn(self.channel.receive()):
