@@ -38,10 +38,6 @@ STEPS_UNDER_WAY = 4
 """Steps that the cells of a join may have before them: enough that none waits for the head, few enough that what waits
 to be put in order stays small."""
 
-SMALL_STEP = 1 << 15
-"""Rows below which a step costs more for being one than for its rows: then the next is dealt out when this has been
-answered, and not before."""
-
 LOOK_SECONDS = 0.25
 """Seconds between two looks at how the workers are."""
 
@@ -240,9 +236,7 @@ class ParallelJoin(JoinTask):
         self.workers: Workers | None = None
         self.number = 0
         self.stored: dict[str, Rows] = {}  # before a restore, for the cells to store again
-        self.taken = 0  # rows, since a step was dealt out
         self.small = False  # the last step
-        self.due: Watermark = START  # what the next step promises
         self.promised: Watermark = START
 
     @property
@@ -287,7 +281,7 @@ class ParallelJoin(JoinTask):
         super().restore(known)
         if known.get("sample") is not None:  # with other workers too; one process alone keeps none
             self.head.cut(known["sample"])
-        self.due = self.promised = self.head.watermark = self.watermark
+        self.promised = self.head.watermark = self.watermark
 
     def rebuild(self, rows: dict[str, Rows]) -> None:
         """Have the cells store rows again, once there are workers."""
@@ -315,7 +309,7 @@ class ParallelJoin(JoinTask):
         return sum(self.head.cell_bytes) + self.head.numbering.nbytes + self.waiting_bytes
 
     def process(self, port: int, batch: Batch) -> Iterator[Batch]:
-        """Take rows in; deal them out if they are many, or else when `deal_small` asks for it.
+        """Take rows in; deal them out if they are many.
 
         The run reads no sources while a join is full; but what another join hands on comes anyway. Then results go out
         first, until there is room: the cells of this join wait for nobody. Without time, what is taken first stands
@@ -324,23 +318,22 @@ class ParallelJoin(JoinTask):
         assert self.workers is not None
         yield from self._results_until(lambda: not self.head.full)
         self.put(port, batch)
-        self.taken += batch.num_rows
-        self.due = max(self.due, self.mark(port, batch))
-        if self.taken >= SMALL_STEP or self.node.domain is None:
+        if self.enough:
             self._deal()
         if self.node.domain is None:
             yield from self._results_until(lambda: self.head.idle)
 
-    def deal_small(self) -> None:
-        """Deal out what was taken since the last step, unless the cells still have that one before them."""
+    def settle(self) -> Iterator[Batch]:
+        """Deal out what was taken, unless the cells have a step before them; what they find comes by `collect`."""
         if self.head.answered():
             self._deal()
+        return iter(())
 
     def _deal(self) -> None:
         if not self.taken and self.due <= self.promised:
             return
         assert self.workers is not None
-        self.small, self.taken = self.taken < SMALL_STEP, 0
+        self.small, self.taken = not self.enough, 0
         left, right = self.steps()
         if left.rows or right.rows or self.due > self.promised:
             self.promised = self.due

@@ -175,10 +175,11 @@ class Runner:
         self.clock, self.mailbox, self.keeper = around.clock, mailbox or Mailbox(), keeper
         self.lineage = keeper.lineage if keeper is not None else new_lineage(name)
         self.graph = _Graph.of(sinks, options, workers)
-        self.joins = [task for task in self.graph.tasks if isinstance(task, ParallelJoin)]
+        self.joins = [task for task in self.graph.tasks if isinstance(task, JoinTask)]
+        self.parallel = [task for task in self.joins if isinstance(task, ParallelJoin)]
         self.check_workers(workers)
         self.workers: Workers | None = None
-        if self.joins:
+        if self.parallel:
             self.workers = Workers(
                 workers, options, around.launch(workers, options), clock=self.clock,
                 job=zlib.crc32(self.lineage.encode()) if keeper is None else keeper.incarnation,
@@ -220,7 +221,7 @@ class Runner:
         """Open every source and sink, and start the workers; go on from the last checkpoint, if there is one."""
         number, known = self.keeper.load() if self.keeper is not None else (None, {})
         if self.workers is not None:
-            self.workers.start(self.joins)
+            self.workers.start(self.parallel)
         for task in self.graph.tasks:
             with _Told(task.node):
                 if known:
@@ -229,7 +230,7 @@ class Runner:
                     task.open()
                 elif isinstance(task, SinkTask):
                     self._open_sink(task, number)
-        for at, join in enumerate(self.joins):
+        for at, join in enumerate(self.parallel):
             with _Told(join.node):
                 assert self.workers is not None
                 join.open(self.workers, at)
@@ -263,12 +264,12 @@ class Runner:
             self._answer(question)
         if self.workers is not None:
             self._collect()
-            if self.workers.short or any(join.full for join in self.joins):
+            if self.workers.short or any(join.full for join in self.parallel):
                 self.workers.wait(self.options.poll_seconds)
                 self.tick()
                 return True
         worked = [self._read_turn(group) for group in self.groups]
-        self._deal()
+        self._settle()
         self.tick()
         if self.keeper is not None:
             self._keep(self.keeper)
@@ -339,6 +340,7 @@ class Runner:
         assert keeper is not None
         if wait and (number := keeper.wait()) is not None:
             self._announce(number)
+        self._settle()
         while not all(join.idle for join in self.joins):
             self._collect()
             if not all(join.idle for join in self.joins):
@@ -390,18 +392,20 @@ class Runner:
         """Hand on what the workers have answered: that of the last joins first, so that there is room behind them."""
         assert self.workers is not None
         self.workers.pump()
-        for join in reversed(self.joins):
+        for join in reversed(self.parallel):
             with _Told(join.node):
                 for batch in join.collect():
                     self.graph.push(join, batch)
                     self.tick()
-        self._deal()
+        self._settle()
 
-    def _deal(self) -> None:
-        """Have the joins deal out what they were given meanwhile."""
+    def _settle(self) -> None:
+        """Have the joins join what they were given meanwhile, each before those behind it."""
         for join in self.joins:
             with _Told(join.node):
-                join.deal_small()
+                for batch in join.settle():
+                    self.graph.push(join, batch)
+                    self.tick()
 
     def tick(self) -> None:
         """Do what is due: commit, show progress, or stop."""

@@ -6,10 +6,10 @@ yielded says so. The run pulls what a task yields one batch at a time and hands 
 join with a million results for a step never holds more than a slice of them.
 """
 
-__all__ = ["JoinTask", "ReadTask", "SinkTask", "Task", "make_task"]
+__all__ = ["SMALL_STEP", "JoinTask", "ReadTask", "SinkTask", "Task", "make_task"]
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -84,7 +84,11 @@ class Task:
     def take(self, port: int, batch: Batch) -> Iterator[Batch]:
         """Take a batch of an input; yield what leaves."""
         self.rows_in += batch.num_rows
-        for out in self.process(port, batch):
+        yield from self.counted(self.process(port, batch))
+
+    def counted(self, outs: Iterable[Batch]) -> Iterator[Batch]:
+        """Yield what leaves, counted."""
+        for out in outs:
             self.rows_out += out.num_rows
             assert out.watermark >= self.watermark, (self.node.name, self.watermark, out.watermark)
             self.watermark = out.watermark
@@ -319,8 +323,16 @@ class Fresh:
         return Rows(self.name, first, keep, [batch for _, batch, _ in taken], np.concatenate(times) if times else None)
 
 
+SMALL_STEP = 1 << 15
+"""Rows below which a step of a join costs more for being a step than for its rows: it waits for more of them."""
+
+
 class JoinTask(Merging):
-    """What a join here and one on several cells share: steps out of what comes in."""
+    """What a join here and one on several cells share: steps out of what comes in.
+
+    A step costs about a millisecond, whatever is in it, so what comes is only taken, and is joined when it is much, or
+    when every source has been read once: then `settle` is called. Without time, what comes is joined at once.
+    """
 
     node: JoinNode
 
@@ -329,6 +341,8 @@ class JoinTask(Merging):
         self.unmerged: list[list[Batch]] = [[], []]  # where nothing waits for another input
         self.fresh: dict[str, Fresh] | None = None  # with checkpoints: rows that none of these has
         self.nulls_before = 0  # of null keys, in rows before a restore
+        self.taken = 0  # rows, since the last step
+        self.due: Watermark = START  # what the next step promises
 
     @property
     def numbering(self) -> Numbering:
@@ -361,6 +375,7 @@ class JoinTask(Merging):
     def restore(self, known: dict[str, Any]) -> None:
         """Go on from there: rows are numbered on, and indexes built anew from them."""
         super().restore(known)
+        self.due = self.watermark
         rows: dict[str, Rows] = known["rows"]
         self.numbering.restore(known["numbering"], {side: (each.first, each.times) for side, each in rows.items()})
         self.nulls_before = known["nulls"]
@@ -379,6 +394,22 @@ class JoinTask(Merging):
             self.merger.put(port, batch)
         elif batch.num_rows:
             self.unmerged[port].append(batch)
+        self.taken += batch.num_rows
+        self.due = max(self.due, self.mark(port, batch))
+
+    @property
+    def enough(self) -> bool:
+        """Tell whether what was taken makes a step by itself."""
+        return self.taken >= SMALL_STEP or self.node.domain is None
+
+    @property
+    def idle(self) -> bool:
+        """Tell whether nothing is under way."""
+        return not self.taken and self.due <= self.watermark
+
+    def settle(self) -> Iterator[Batch]:
+        """Join what was taken, if it may be now; yield what leaves."""
+        raise NotImplementedError
 
     def steps(self) -> list[Step]:
         """Return the new tuples of both sides whose turn has come."""
@@ -454,10 +485,18 @@ class _Join(JoinTask):
         return self.driver.nbytes + self.waiting_bytes
 
     def process(self, port: int, batch: Batch) -> Iterator[Batch]:
-        """Join the rows whose turn has come."""
+        """Take rows in; join them, if they are many."""
         self.put(port, batch)
+        if self.enough:
+            yield from self._step()
+
+    def settle(self) -> Iterator[Batch]:
+        """Join the rows whose turn has come."""
+        return self.counted(self._step()) if not self.idle else iter(())
+
+    def _step(self) -> Iterator[Batch]:
         left, right = self.steps()
-        mark = self.mark(port, batch)
+        mark, self.taken = self.due, 0
         self.note({"left": narrowed(left, self.wanted["left"]), "right": narrowed(right, self.wanted["right"])})
         if left.rows or right.rows:
             for data, times in self.driver.step(left, right):

@@ -25,7 +25,7 @@ import oracle
 import pyarrow as pa
 import pytest
 from dovetail import left, right
-from dovetail.engine import cells, parallel, run
+from dovetail.engine import parallel, run, tasks
 from dovetail.engine.cells import Workers
 from dovetail.engine.processes import Processes
 from dovetail.engine.worker import CREDIT
@@ -373,7 +373,7 @@ def test_nothing_changes_a_result(number, watched, monkeypatch):
     made = watched(setting["transport"], taken=0.81 if setting["arena"] == "tight" else 0.0)
     monkeypatch.setattr(parallel, "Balance", lambda cells, memory: Balance(cells, memory=200))
     if setting["steps"] == "several under way":
-        monkeypatch.setattr(cells, "SMALL_STEP", 1)  # no step of a question is large
+        monkeypatch.setattr(tasks, "SMALL_STEP", 1)  # no step of a question is large
     if setting["splitters"] == "move at every step":
         move_at_every_step(monkeypatch, Random(number))
     chosen = [(heavy(), {"layout": "range", "index": "auto", "ordered": True}), *chosen]
@@ -487,7 +487,7 @@ def large_answers() -> dict[str, pa.Table]:
 def test_splitters_follow_their_keys_and_change_nothing(workers, transport, watched, monkeypatch):
     made = watched(transport)
     monkeypatch.setattr(parallel, "Balance", lambda cells, memory: Balance(cells, memory=8000))
-    monkeypatch.setattr(cells, "SMALL_STEP", 1 if workers == 4 else 2000)
+    monkeypatch.setattr(tasks, "SMALL_STEP", 1 if workers == 4 else 2000)
     found = large_joins(workers)
     for name, table in large_answers().items():
         assert found[name].equals(table), name

@@ -4,15 +4,18 @@ import datetime
 import itertools
 import signal
 import threading
+from collections import Counter
 
 import dovetail as dt
 import pyarrow as pa
 import pytest
-from dovetail import col
+from dovetail import col, left, right
 from dovetail.batch import END
 from dovetail.config import Options
+from dovetail.engine import tasks
 from dovetail.engine.result import Result, StepReport
 from dovetail.engine.run import PROGRESS_SECONDS
+from dovetail.operators.join import JoinDriver
 from flows import ALWAYS, ANY, Clock, Epochs, Feed, finish, memory, raises, rounds, started, two
 
 # --- epochs and progress ---------------------------------------------------------------------------------
@@ -223,3 +226,28 @@ def test_a_status_has_the_watermark_of_the_source_that_is_furthest_behind():
     finish(runner)
     assert runner.status().watermark == "end"
     assert all(task.watermark == END for task in runner.graph.tasks)
+
+@pytest.mark.parametrize(("small", "steps"), [(1 << 15, 6), (16, 10)])
+def test_what_a_round_brings_of_all_sources_is_one_step_of_a_join(small, steps, monkeypatch):
+    """Unless it is so much that it is a step by itself. A join behind a join has its own in the same round."""
+    monkeypatch.setattr(tasks, "SMALL_STEP", small)
+    done, step = Counter(), JoinDriver.step
+
+    def counted(self, *sides):
+        done[self.spec.name] += 1
+        return step(self, *sides)
+
+    monkeypatch.setattr(JoinDriver, "step", counted)
+    flow = dt.Flow("f")
+    times = list(range(80))
+    a, b = (memory({"t": times, "x": times}, flow, name, time="t", batch_rows=16) for name in ("a", "b"))
+    near = a.join(b, on=left.x == right.x, window=dt.last(4), name="near")
+    again = near.join(b, on=left.x == right.x, window=dt.last(4), suffix="_b", name="again")
+    sink = again.write(dt.collect())
+    runner = started(flow, Clock())
+    while not runner.finished():
+        runner.round()
+        assert all(join.idle for join in runner.joins)
+    assert finish(runner).outcome == "finished"
+    assert sink.table()["x"].to_pylist() == times
+    assert done == {"join 'near'": steps, "join 'again'": steps}

@@ -25,10 +25,11 @@ import pytest
 import zmq
 from dovetail import left, right
 from dovetail.batch import Batch
-from dovetail.engine.cells import SMALL_STEP, ParallelJoin, Workers
+from dovetail.engine.cells import ParallelJoin, Workers
 from dovetail.engine.parallel import Done
 from dovetail.engine.processes import ADDRESSES, Processes, _without_main
 from dovetail.engine.run import Around, Runner
+from dovetail.engine.tasks import SMALL_STEP
 from dovetail.operators.layouts import Layout
 from dovetail.transport.rundir import root
 
@@ -203,17 +204,17 @@ def test_small_steps_are_dealt_out_one_at_a_time():
 
     take(10, at=0)
     assert rows() == [] and not join.full and not join.idle
-    join.deal_small()
+    assert list(join.settle()) == []
     assert rows() == [20]
     take(30, at=1)
     take(5, at=2)
     for cell in (0, 1):
-        join.deal_small()
+        assert list(join.settle()) == []
         assert rows() == [20] and join.full
         join.head.take(cell, Done(0))
     assert not join.full
     assert [batch.num_rows for batch in join.collect()] == [0], "nothing but a watermark"
-    join.deal_small()
+    assert list(join.settle()) == []
     assert rows() == [20, 70]
     take(SMALL_STEP, at=3)
     assert len(rows()) == 4 and not join.full, "one for each batch"
