@@ -8,6 +8,7 @@ import itertools
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -16,6 +17,7 @@ import time
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 
 import dovetail as dt
 import numpy as np
@@ -25,6 +27,7 @@ import pytest
 from dovetail import left, right
 from dovetail.ingest.spark import java, session
 from dovetail.ingest.spark.ledger import Ledger
+from dovetail.ingest.spark.remote import Line
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -178,10 +181,11 @@ class Crash(BaseException):
     """Nobody catches it, as nobody catches a kill."""
 
 
-def crashing(folder, out, after):
+def crashing(folder, out, after, read=None):
     """The flow, in which a step dies after so many rows of results."""
     flow = dt.Flow("band")
-    one, two = (flow.read(dt.spark(stream(folder / side), trigger=NOW), name=side, time="t") for side in ("a", "b"))
+    read = read or (lambda side: dt.spark(stream(folder / side), trigger=NOW))
+    one, two = (flow.read(read(side), name=side, time="t") for side in ("a", "b"))
     joined = one.join(two, on=(left.x - right.x).abs() <= 1, window=dt.last(300), name="j").select("id", "id_right")
     seen = []
 
@@ -309,6 +313,94 @@ def test_a_kill_loses_and_doubles_nothing(folder, expected, tmp_path, case):
         assert len(ended.stderr.splitlines()) < 6, ended.stderr
     assert ended.returncode == 0, ended.stderr
     assert pq.read_table(tmp_path / "out").equals(expected)
+
+
+# Spark Connect ------------------------------------------------------------------------------------------------------
+
+CONNECTED = """
+    import sys
+    sys.path.insert(0, {tests!r})
+    import contextlib
+    import dovetail as dt
+    from pathlib import Path
+    from test_spark import NOW, Crash, crashing, stream
+
+    folder, out, ck = Path({folder!r}), {out!r}, {ck!r}
+    # A machine that is busy takes longer than Spark's fifteen seconds to start a Python.
+    server = {{"remote": "local[2]", "conf": {{"spark.python.authenticate.socketTimeout": "120s"}}}}
+
+    def read(side):
+        return dt.spark(stream(folder / side), trigger=NOW, **server)
+
+    for after in (0, 9000):
+        with contextlib.suppress(Crash):
+            crashing(folder, out, after, read).run(checkpoint=ck, every="50ms")
+            print("it did not crash")
+    crashing(folder, out, None, read).run(checkpoint=ck, every="50ms")
+
+    flow = dt.Flow("wrong")
+    raises = dt.spark(lambda s: stream(folder / "a")(s).selectExpr("t", "assert_true(id < 500, 'too far')"),
+                      trigger=NOW, **server)
+    flow.read(raises, name="s", time="t").write(dt.null())
+    try:
+        flow.run()
+    except dt.DovetailError as error:
+        print(error)
+"""
+
+
+def test_streams_of_spark_connect_come_exactly_once(folder, expected, tmp_path):
+    """In a process of its own: there is one Spark in a process."""
+    pytest.importorskip("grpc")
+    script = textwrap.dedent(CONNECTED).format(
+        tests=str(Path(__file__).parent), folder=str(folder), out=str(tmp_path / "out"), ck=str(tmp_path / "ck")
+    )
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert "too far" in ended.stdout and len(ended.stdout.splitlines()) == 1, ended.stdout
+    assert pq.read_table(tmp_path / "out").equals(expected)
+
+
+def called(line, secret, number, rows, stream):
+    """Call a line as a server's function does; return what it answers."""
+    with socket.create_connection(line._socket.getsockname()) as caller:
+        caller.sendall(secret + number.to_bytes(8, "little") + rows.to_bytes(8, "little") + stream)
+        caller.shutdown(socket.SHUT_WR)
+        return caller.makefile("rb").read()
+
+
+def test_a_line_takes_whole_micro_batches_of_who_knows_its_secret():
+    table, taken = pa.table({"x": range(10)}), []
+
+    def take(table, number):
+        if number == 7:
+            raise dt.SourceError("not this one")
+        taken.append((number, table.num_rows))
+
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table, max_chunksize=5)
+    stream = sink.getvalue().to_pybytes()
+    line = Line(SimpleNamespace(sparkSession=SimpleNamespace(client=SimpleNamespace(host="localhost"))), take)
+    secret = line._secret
+    try:
+        assert called(line, bytes(32), 0, 10, stream) == b""
+        assert called(line, secret[:-1], 0, 10, stream) == b""
+        assert [called(line, secret, 0, 10, stream[:at]) for at in range(0, len(stream) - 8, 40)] == [b""] * len(
+            range(0, len(stream) - 8, 40)
+        )
+        assert taken == []
+        assert called(line, secret, 3, 10, stream) == b"taken"
+        assert called(line, secret, 7, 10, stream) == b"not this one"
+        assert taken == [(3, 10)]
+        line.sender()(SimpleNamespace(toArrow=lambda: table), 4)
+        with pytest.raises(RuntimeError, match="not this one"):
+            line.sender()(SimpleNamespace(toArrow=lambda: table), 7)
+    finally:
+        line.close()
+    with pytest.raises(OSError):  # nobody is there
+        line.sender()(SimpleNamespace(toArrow=lambda: table), 5)
+    assert taken == [(3, 10), (4, 10)]
 
 
 # The ledger ---------------------------------------------------------------------------------------------------------

@@ -135,11 +135,7 @@ def _started(wanted: Wanted) -> Any:
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
 
-    if _Ours.folder is None:
-        _Ours.folder = tempfile.mkdtemp(prefix="dovetail-spark-")
-        atexit.register(shutil.rmtree, _Ours.folder, ignore_errors=True)
-    os.environ["JAVA_HOME"] = find_java(Path(_Ours.folder))
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else executors take the python3 of PATH
+    _find_java()
     # What goes wrong between here and there is told by who notices; py4j would write pages of it.
     for name in ("py4j", "SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
@@ -159,6 +155,15 @@ def _started(wanted: Wanted) -> Any:
             raise SourceError(f"spark: Spark does not start: {_sentence(error)}{_see_log()}") from error
 
 
+def _find_java() -> None:
+    """Tell PySpark which Java to take, and which Python."""
+    if _Ours.folder is None:
+        _Ours.folder = tempfile.mkdtemp(prefix="dovetail-spark-")
+        atexit.register(shutil.rmtree, _Ours.folder, ignore_errors=True)
+    os.environ["JAVA_HOME"] = find_java(Path(_Ours.folder))
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else executors take the python3 of PATH
+
+
 def _not_py4j(record: logging.LogRecord) -> bool:
     return "py4j" not in record.pathname
 
@@ -167,6 +172,8 @@ def _connected(wanted: Wanted) -> Any:
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
+    if str(wanted.remote).startswith("local"):  # a server of this process's own
+        _find_java()
     try:
         builder = SparkSession.builder.remote(str(wanted.remote))
         for key, value in wanted.conf:

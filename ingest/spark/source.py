@@ -10,7 +10,7 @@ Spark goes on behind it.
 To Spark a micro-batch is a set: it packs files into partitions by their size. So that no row is late because of another
 that came along with it, the rows of a micro-batch are put in the order of their times here.
 
-A DataFrame that is not a stream is one micro-batch.
+A DataFrame that is not a stream is one micro-batch. Those of Spark Connect come over a socket (remote.py).
 
 Cost: rows come through the driver, as `toArrow` brings them, and are copied once, into the ledger. The other ways are
 compared with it in `tests/bench/spark.py`.
@@ -19,6 +19,7 @@ compared with it in `tests/bench/spark.py`.
 __all__ = ["SparkSource", "spark", "spark_schema"]
 
 import contextlib
+import os
 import shutil
 import tempfile
 import threading
@@ -35,6 +36,7 @@ from ...operators.contracts import Reader
 from ...operators.own import origin
 from .._common import BatchReader, check_unique, difference, pick
 from .ledger import Ledger
+from .remote import Line, is_remote
 from .session import Wanted, failure, is_lost, lost, py4j_error, session_of, told
 
 AHEAD = 2
@@ -65,7 +67,8 @@ def spark(
         What Spark is started with, if none runs: by default on all cores of this machine. All sources of a process
         share one session.
     remote
-        The address of a Spark Connect server, instead.
+        The address of a Spark Connect server, instead, such as `sc://host`. For a stream it must be able to reach this
+        process, as it brings the micro-batches here; its own checkpoint is under the name of the flow's on its side.
     session
         A session that runs, instead of one that is started here.
 
@@ -161,11 +164,6 @@ class SparkSource:
             raise FlowError(
                 f"spark: {origin(self._build)} returned {frame!r} of type {type(frame).__name__}; return a DataFrame"
             )
-        if streaming and self._wanted.remote is not None:
-            raise UnsupportedError(
-                "spark: a stream of Spark Connect calls back in the server and not here; give master= in place of "
-                "remote=, or a DataFrame that is no stream"
-            )
         if not streaming and self._trigger:
             raise FlowError(
                 f"spark: trigger={self._trigger}, and the DataFrame of {origin(self._build)} is no stream; leave it "
@@ -223,7 +221,10 @@ class _Feed:
         self.frame = frame.select(*(_quoted(name) for name in wanted.names))
         self.wanted, self.trigger, self.options, self.time = wanted, trigger, options, time
         self.ledger = None if folder is None else Ledger(folder, "spark")
-        self.temporary = None if folder is not None else tempfile.mkdtemp(prefix="dovetail-spark-query-")
+        self.remote = is_remote(frame)
+        temporary = folder is None and not self.remote  # a server far away makes one by itself
+        self.temporary = tempfile.mkdtemp(prefix="dovetail-spark-query-") if temporary else None
+        self.line: Line | None = None
         self.waiting: deque[tuple[int, pa.Table]] = deque()
         self.changed = threading.Condition()
         self.closed = self.taking = False
@@ -240,7 +241,9 @@ class _Feed:
         self.next = position["batch"]
         streaming = bool(self.frame.isStreaming)
         if self.ledger is not None:
-            self.ledger.check(self.next, streaming=streaming)
+            # What a server has noted may be far away. Then it is its micro-batches that tell whether they go on.
+            here = not self.remote or os.path.exists(self.ledger.query)
+            self.ledger.check(self.next, streaming=streaming and here)
         if not streaming:
             if self.next == 0 and (self.ledger is None or self.ledger.last is None):
                 self.thread = threading.Thread(target=self._read_all, name="dovetail-spark", daemon=True)
@@ -248,10 +251,16 @@ class _Feed:
             return
         place = self.ledger.query if self.ledger is not None else self.temporary
         try:
-            writer = self.frame.writeStream.options(**self.options).option("checkpointLocation", place)
+            writer = self.frame.writeStream.options(**self.options)
+            if place is not None:
+                writer = writer.option("checkpointLocation", place)
             if self.trigger:
                 writer = writer.trigger(**self.trigger)
-            self.query = writer.foreachBatch(self._take).start()
+            take = self._take
+            if self.remote:
+                self.line = Line(self.frame, lambda table, number: self._keep(lambda: table, number))
+                take = self.line.sender()
+            self.query = writer.foreachBatch(take).start()
         except (PySparkException, OSError, py4j_error()) as error:
             raise failure(error, "the query does not start: ") from error
 
@@ -261,12 +270,15 @@ class _Feed:
 
     def _take(self, frame: Any, number: int) -> None:
         """Take a micro-batch; return when there is room for another. Spark calls this, in a thread of its own."""
+        self._keep(frame.toArrow, number)
+
+    def _keep(self, rows: Callable[[], pa.Table], number: int) -> None:
         with self.changed:
             if self.closed:
                 raise _Stopped
             self.taking = True
         try:
-            table = frame.toArrow()
+            table = rows()
             if how := difference(table.schema, self.wanted):
                 raise SourceError(f"spark: micro-batch {number} differs from the DataFrame that was begun with: {how}")
             table = _sorted(table.select(self.wanted.names).cast(self.wanted), self.time)
@@ -370,6 +382,8 @@ class _Feed:
         if self.query is not None:
             with contextlib.suppress(PySparkException, OSError, py4j_error()):  # it is over, whatever it says
                 self.query.stop()
+        if self.line is not None:
+            self.line.close()
         with self.changed:
             self.changed.wait_for(lambda: not self.taking)  # the ledger is somebody else's from now on
         if self.temporary is not None:

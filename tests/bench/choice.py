@@ -8,9 +8,11 @@ What is compared must find the same pairs: each round counts them.
 """
 
 import argparse
+import ctypes
 import os
 import pathlib
 import statistics
+import subprocess
 import time
 
 import dovetail as dt
@@ -22,6 +24,8 @@ from dovetail.state import _native
 
 ROUNDS = int(os.environ.get("DOVETAIL_ROUNDS", "5"))
 W = 1_000_000
+HERE = pathlib.Path(__file__).parent
+ROOT = HERE.parent.parent
 HALF = W // 20  # of a slide of po_join's: its mutable part is half full when it is probed
 TAXI = pathlib.Path(os.environ.get("DOVETAIL_TAXI", "nyc_taxi_2018_2019.parquet"))
 
@@ -193,6 +197,147 @@ def joins():
                 each.add(pairs)
             assert len(each) == 1
             row(name, f"{size:,}", *[f"{rate:,.0f}" for rate in rates], f"{each.pop():.1f}")
+
+
+# The joins of SPO-Join's paper, and what it compares itself with ----------------------------------------------------
+
+CUT = 1000  # rows that are stored, and then asked for, at once
+
+
+class Css:
+    """The paper's other structures (css.cc), as the index of one side."""
+
+    def __init__(self, slide, by_hash):
+        self.native = css()
+        self.join = self.native.css_open(by_hash, slide)
+
+    def __del__(self):
+        self.native.css_close(self.join)
+
+    def insert(self, keys, first, before):
+        rows = np.arange(first, first + len(keys[0]))
+        return self.native.css_insert(self.join, *(a.ctypes.data for a in (*keys, rows)), len(rows), before)
+
+    def probe(self, lo, hi, row_lo, row_hi):
+        found = np.zeros(2, np.int64)
+        ends = [(ctypes.c_void_p * 2)(*(bound.ctypes.data for bound in bounds)) for bounds in (lo, hi)]
+        seconds = self.native.css_probe(
+            self.join, *ends, row_lo.ctypes.data, row_hi.ctypes.data, len(row_lo), found.ctypes.data
+        )
+        return seconds, *found.tolist()
+
+
+class Ours:
+    """An index of the package's, with the same methods."""
+
+    def __init__(self, name, settings):
+        self.index = _native.BoxIndex(name, 2, settings)
+
+    def insert(self, keys, first, before):
+        start = time.process_time()
+        self.index.insert(keys, np.arange(first, first + len(keys[0])))
+        self.index.expire(before)
+        return time.process_time() - start
+
+    def probe(self, lo, hi, row_lo, row_hi):
+        at = pairs = total = 0
+        seconds = 0.0
+        while at < len(row_lo):
+            start = time.process_time()
+            _, rows, at = self.index.probe(lo, hi, row_lo, row_hi, at, len(row_lo), 1 << 20)
+            seconds += time.process_time() - start
+            pairs += len(rows)
+            total += int(rows.sum())
+        return seconds, pairs, total
+
+
+def css():
+    """Compile the paper's other structures beside the package's."""
+    to = ROOT / "build" / "css.so"
+    to.parent.mkdir(exist_ok=True)
+    source = HERE / "css.cc"
+    newest = max(path.stat().st_mtime for path in [source, *(ROOT / "state").glob("*.hpp")])
+    if not to.exists() or to.stat().st_mtime < newest:
+        command = ["g++", "-std=c++17", "-O3", "-DNDEBUG", "-shared", "-fPIC", f"-I{ROOT / 'state'}", str(source)]
+        subprocess.run([*command, "-o", str(to)], check=True)
+    found = ctypes.CDLL(str(to))
+    found.css_open.restype, found.css_open.argtypes = ctypes.c_void_p, [ctypes.c_int, ctypes.c_int64]
+    found.css_close.argtypes = [ctypes.c_void_p]
+    found.css_insert.restype = found.css_probe.restype = ctypes.c_double
+    found.css_insert.argtypes = [*[ctypes.c_void_p] * 4, ctypes.c_int64, ctypes.c_int64]
+    found.css_probe.argtypes = [*[ctypes.c_void_p] * 5, ctypes.c_int64, ctypes.c_void_p]
+    return found
+
+
+def above(keys):
+    """Ranges of what is greater than these."""
+    return keys + np.uint64(1), np.full(len(keys), (1 << 64) - 1, np.uint64)
+
+
+def below(keys):
+    """Ranges of what is less than these."""
+    return np.zeros(len(keys), np.uint64), keys - np.uint64(1)
+
+
+QUESTIONS = {
+    # Keys of a stored row; what a new tuple asks of them, once or, of a stream that is joined to itself, in both roles.
+    "Q1": lambda keys: [(above(keys[0]), below(keys[1]))],
+    "Q2": lambda keys: [(below(keys[0]), above(keys[1])), (above(keys[0]), below(keys[1]))],
+}
+
+
+def rate(index, asked, stored, asking, window, steps):
+    """Tuples a second of CPU, each stored and asking once, in a window that is full; and what was found."""
+    for first in range(0, window, 10_000):
+        index.insert([key[first : first + 10_000] for key in stored], first, 0)
+    seconds, found = 0.0, (0, 0)
+    for first in range(window, window + steps * CUT, CUT):
+        seconds += index.insert([key[first : first + CUT] for key in stored], first, first + CUT - window)
+        row_hi = np.arange(first, first + CUT)  # those before it
+        for ends in QUESTIONS[asked]([key[first : first + CUT] for key in asking]):
+            lo, hi = ([end[i] for end in ends] for i in (0, 1))
+            took, *more = index.probe(lo, hi, row_hi - window, row_hi)
+            seconds += took
+            found = tuple(map(sum, zip(found, more, strict=True)))
+    return steps * CUT / seconds, found
+
+
+def spo():
+    """Tuples a second of CPU of the paper's two joins, on its structures and on those here."""
+    table, what = trips()
+    print(f"SPO-Join's Q1 (racks) and Q2 ({what}); tuples a second of CPU; load {os.getloadavg()[0]:.1f}")
+    names = ("CSS, set", "CSS, bits", "po_join", "zone_map", "po / set", "po / bits", "zone / po", "pairs")
+    row("", "rows a window", *names)
+    rng = np.random.default_rng(11)
+    for asked in QUESTIONS:
+        for window in (100_000, 300_000, 1_000_000):
+            steps = 3
+            rows = window + steps * CUT
+            if asked == "Q2":
+                some = table.take(pa.array(rng.integers(0, len(table), rows)))
+                stored = asking = [_native.keys_of(some[name].to_numpy()) for name in ("trip_distance", "fare_amount")]
+            else:
+                sides = [racks(rows, seed) for seed in (1, 2)]
+                stored, asking = ([_native.keys_of(t[name].to_numpy()) for name in ("rack", "cooling")] for t in sides)
+            slide = window // 10
+            sealed = {"slides": 10, "least": slide}
+            makers = {
+                "set": lambda s=slide: Css(s, True), "bits": lambda s=slide: Css(s, False),
+                "po": lambda s=sealed: Ours("po_join", s), "zone": lambda: Ours("zone_map", {}),
+            }  # fmt: skip
+            rates, found = {name: [] for name in makers}, set()
+            for _ in range(3):
+                for name, make in makers.items():
+                    # A set takes a hundred times as long: fewer ask.
+                    each, pairs = rate(make(), asked, stored, asking, window, steps if name != "set" else 1)
+                    rates[name].append(each)
+                    if name != "set":
+                        found.add(pairs)
+            assert len(found) == 1
+            middle = {name: statistics.median(each) for name, each in rates.items()}
+            ratios = [middle[a] / middle[b] for a, b in (("po", "set"), ("po", "bits"), ("zone", "po"))]
+            row(asked, f"{window:,}", *[f"{each:,.0f}" for each in middle.values()], *[f"{r:.1f}" for r in ratios],
+                f"{found.pop()[0] / steps / CUT:,.0f}")  # fmt: skip
 
 
 # What is chosen, and what would have been best ---------------------------------------------------------------------
@@ -409,7 +554,7 @@ def shared():
         line(f"window 2^18, tasks of {task:,}", task=task, window=1 << 18)
 
 
-PARTS = {"several": several, "joins": joins, "shared": shared, "grid": grid}
+PARTS = {"several": several, "joins": joins, "spo": spo, "shared": shared, "grid": grid}
 
 
 def main():

@@ -73,6 +73,7 @@ def told_to_stop(_, message):
 WRAPPED = {
     "disk": [
         *(("Disk", name, on_path(name)) for name in ("create", "write", "sync", "sync_folder", "remove", "read")),
+        ("Disk", "measure", on_path("read")),
         ("Disk", "remove_folder", on_path("remove_folder")), ("Disk", "rename", on_target("rename")),
     ],
     "engine.tasks": [
