@@ -256,7 +256,7 @@ class _Feed:
                 writer = writer.option("checkpointLocation", place)
             if self.trigger:
                 writer = writer.trigger(**self.trigger)
-            take = self._take
+            take: Callable[[Any, int], None] = self._take
             if self.remote:
                 self.line = Line(self.frame, lambda table, number: self._keep(lambda: table, number))
                 take = self.line.sender()
