@@ -351,7 +351,6 @@ CONNECTED = """
 
 def test_streams_of_spark_connect_come_exactly_once(folder, expected, tmp_path):
     """In a process of its own: there is one Spark in a process."""
-    pytest.importorskip("grpc")
     script = textwrap.dedent(CONNECTED).format(
         tests=str(Path(__file__).parent), folder=str(folder), out=str(tmp_path / "out"), ck=str(tmp_path / "ck")
     )
@@ -359,6 +358,21 @@ def test_streams_of_spark_connect_come_exactly_once(folder, expected, tmp_path):
     assert ended.returncode == 0, ended.stderr
     assert "too far" in ended.stdout and len(ended.stdout.splitlines()) == 1, ended.stdout
     assert pq.read_table(tmp_path / "out").equals(expected)
+
+
+SERVERS = {
+    "sc://localhost:1": "Connection refused; start a server there",
+    "sc://localhost:70000": "Port out of range",
+    "sc://": "no address such as sc://host",
+    "localhost:15002": "no address such as sc://host",
+}
+
+
+@pytest.mark.parametrize("remote", SERVERS)
+def test_a_server_that_is_not_there_is_said_at_once(remote):
+    with pytest.raises(dt.SourceError) as caught:
+        session._check_there(remote)
+    assert SERVERS[remote] in str(caught.value) and repr(remote) in str(caught.value)
 
 
 def called(line, secret, number, rows, stream):

@@ -22,6 +22,9 @@ from typing import Any
 import pyarrow as pa
 
 TAKEN = b"taken"
+SILENCE_SECONDS = 60.0
+"""Before who has called and says nothing is listened to no more."""
+
 _COUNT = 8
 """Bytes of a micro-batch's number, and of that of its rows."""
 
@@ -76,6 +79,7 @@ class Line:
                 threading.Thread(target=self._hear, args=(line,), name="dovetail-connect", daemon=True).start()
 
     def _hear(self, line: socket.socket) -> None:
+        line.settimeout(SILENCE_SECONDS)
         with line, line.makefile("rwb") as file, contextlib.suppress(OSError, pa.ArrowInvalid):  # it broke off
             if not hmac.compare_digest(file.read(len(self._secret)), self._secret):
                 return

@@ -18,12 +18,14 @@ import logging
 import os
 import re
 import shutil
+import socket
 import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from ...errors import DovetailError, FlowError, SourceError, TransportError
 from .java import find_java
@@ -36,6 +38,10 @@ CONF = {
     "spark.sql.session.timeZone": "UTC",
 }
 """What a session of ours is started with; `conf=` overrides it."""
+
+
+_PORT = 15002
+"""Where a server of Spark Connect listens, if nobody says otherwise."""
 
 
 @dataclass(frozen=True)
@@ -174,16 +180,40 @@ def _connected(wanted: Wanted) -> Any:
 
     if str(wanted.remote).startswith("local"):  # a server of this process's own
         _find_java()
+    else:
+        _check_there(str(wanted.remote))
     try:
         builder = SparkSession.builder.remote(str(wanted.remote))
         for key, value in wanted.conf:
             builder = builder.config(key, value)
         session = builder.getOrCreate()
         _ = session.version
+        _give_up_soon(session)
         return session
     except (PySparkException, ImportError) as error:
         way = "; pip install 'pyspark[connect]'" if isinstance(error, ImportError) else ""
         raise SourceError(f"spark: remote={wanted.remote!r} cannot be used: {_sentence(error)}{way}") from error
+
+
+def _check_there(remote: str) -> None:
+    """Raise unless somebody listens: PySpark would try for ten minutes, and say nothing."""
+    place = urlsplit(remote.partition(";")[0])
+    try:
+        host, port = place.hostname, place.port or _PORT
+        if place.scheme != "sc" or host is None:
+            raise ValueError("it is no address such as sc://host or sc://host:15002")
+        socket.create_connection((host, port), timeout=10.0).close()
+    except (OSError, ValueError) as error:
+        raise SourceError(
+            f"spark: remote={remote!r} cannot be used: {error}; start a server there, or give its address"
+        ) from error
+
+
+def _give_up_soon(session: Any) -> None:
+    """Have a server that is gone noticed in some twenty seconds, and not in ten minutes."""
+    from pyspark.sql.connect.client.retries import DefaultPolicy
+
+    session.client.set_retry_policies([DefaultPolicy(max_retries=5)])
 
 
 def _is_alive(session: Any) -> bool:
