@@ -6,17 +6,18 @@ goes through a `Disk`, whose operations are as small as the promises of a file s
 `sync`, names after `sync_folder`, `rename` is all or nothing. The tests have a disk that loses whatever it may.
 """
 
-__all__ = ["TEMPORARY", "Disk", "LockedError", "write_whole"]
+__all__ = ["TEMPORARY", "Disk", "LockedError", "Place", "write_whole"]
 
 import contextlib
 import errno
 import fcntl
-import mmap
 import os
 import shutil
 import zlib
 from collections.abc import Callable, Iterable
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
+
+import pyarrow as pa
 
 TEMPORARY = ".tmp"
 """How a file ends that is not whole yet."""
@@ -30,8 +31,19 @@ class LockedError(OSError):
     """Somebody else has a lock."""
 
 
+class Place(NamedTuple):
+    """A stretch of a file that does not change any more, as one process can name it to another."""
+
+    path: str
+    offset: int
+    size: int
+
+
 class Disk:
     """The file system."""
+
+    is_shared = True
+    """Other processes of this machine find its files by the same paths."""
 
     def create(self, path: str) -> BinaryIO:
         """Open a new file for writing."""
@@ -112,11 +124,13 @@ class Disk:
     def map(self, path: str) -> Any:
         """Return a file's contents without a copy, as the system's own memory of it.
 
-        It must not change any more: who cuts it short kills who reads it. To remove it does no harm.
+        It must not change any more: who cuts it short kills who reads it. To remove it does no harm. The file does not
+        stay open, as Python's own `mmap` would have it: a window may lie in more files than a process may open.
         """
-        with open(path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            return memoryview(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) if size else b"")
+        if os.path.getsize(path) == 0:
+            return memoryview(b"")
+        with pa.memory_map(path) as file:
+            return memoryview(file.read_buffer()).cast("B")
 
     def lock(self, path: str) -> Callable[[], None]:
         """Take a lock that goes when its holder does, however it goes; return what gives it back."""

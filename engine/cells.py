@@ -21,6 +21,7 @@ import zmq
 from .. import errors
 from ..batch import START, Batch, Watermark
 from ..config import Options
+from ..disk import Place
 from ..errors import DovetailError, TransportError, WorkerError
 from ..operators.access import output_fields
 from ..operators.contracts import Rows
@@ -64,10 +65,13 @@ class Workers:
         self.looked = 0.0
 
     def start(self, joins: "Sequence[ParallelJoin]") -> None:
-        """Start the workers; return when all of them are there."""
+        """Start the workers, which takes them some time; `greet` waits for them."""
         self.joins = list(joins)
         self.launcher.start([join.part() for join in joins], job=self.job, generation=self.generation)
         self.arena = self.launcher.arena
+
+    def greet(self) -> None:
+        """Return when all workers are there."""
         until = self.clock() + START_SECONDS
         while missing := set(range(self.count)) - self.here:
             if not self.wait(1.0) and self.clock() >= until:
@@ -100,12 +104,16 @@ class Workers:
             with self._still_there(number) as channel:
                 channel.send(codec.ASK, {})
 
-    def deal(self, join: int, message: StepMessage) -> None:
-        """Send a step to all cells; what it holds is written once."""
-        kind, meta, parts = self.joins[join].codec.encode(message)
+    def deal(self, join: int, message: StepMessage, places: Sequence[Place] = ()) -> None:
+        """Send a step to all cells; what it holds is written once.
+
+        `places`: where its batches stand already, in files. Cells read them there, if they are on this machine.
+        """
+        there = [place if self.arena is not None and place.size > INLINE else None for place in places]
+        kind, meta, parts = self.joins[join].codec.encode(message, there)
         # If no earlier step is before the cells, nothing that is under way will make room.
         alone = all(each.head.answered(message.number if each.number == join else None) for each in self.joins)
-        stored = [self._store(part, join, alone) for part in parts]
+        stored = [part if isinstance(part, Place) else self._store(part, join, alone) for part in parts]
         for number in range(self.count):
             with self._still_there(number) as channel:
                 channel.send(kind, {**meta, "join": join}, stored)
@@ -279,8 +287,7 @@ class ParallelJoin(JoinTask):
     def restore(self, known: dict[str, Any]) -> None:
         """Go on from there; `open` comes later, when there are workers."""
         super().restore(known)
-        if known.get("sample") is not None:  # with other workers too; one process alone keeps none
-            self.head.cut(known["sample"])
+        self.head.cut(known.get("sample"), {side: each.batches for side, each in self.stored.items()})
         self.promised = self.head.watermark = self.watermark
 
     def rebuild(self, rows: dict[str, Rows]) -> None:
@@ -292,12 +299,11 @@ class ParallelJoin(JoinTask):
         self.workers, self.number = workers, number
         stored, self.stored = self.stored, {}
         for side, each in stored.items():
-            at = each.first
-            for batches in in_chunks(each.batches):
+            for some in in_chunks(each):
                 for _ in self._results_until(lambda: not self.head.full):
                     raise AssertionError("there are no results in rows that were stored before")
-                self.workers.deal(self.number, self.head.deal_again(side, at, batches))
-                at += sum(batch.num_rows for batch in batches)
+                message = self.head.deal_again(side, some.first, some.batches)
+                self.workers.deal(self.number, message, some.places)
         if stored:
             self.workers.deal(self.number, self.head.dealt_again())
         for _ in self._results_until(lambda: self.head.idle):
@@ -305,7 +311,10 @@ class ParallelJoin(JoinTask):
 
     @property
     def held_bytes(self) -> int:
-        """Bytes that the cells hold for themselves, and of rows that wait; the windows' rows are in the arena."""
+        """Bytes that the cells hold for themselves, and of rows that wait.
+
+        The windows' rows are in the arena, or in the files of the checkpoint that the run went on from.
+        """
         return sum(self.head.cell_bytes) + self.head.numbering.nbytes + self.waiting_bytes
 
     def process(self, port: int, batch: Batch) -> Iterator[Batch]:

@@ -18,6 +18,7 @@ Cost: a checkpoint writes the rows that came since the last one and are still wa
 __all__ = ["Checkpoints", "FlowMark", "Manifest"]
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -29,7 +30,7 @@ from urllib.parse import quote
 
 import numpy as np
 
-from ..disk import Disk, LockedError, write_whole
+from ..disk import Disk, LockedError, Place, write_whole
 from ..errors import CheckpointError
 from ..operators.contracts import Rows
 from .snapshots import decode, encode, replaced
@@ -52,6 +53,13 @@ _SOURCES = "sources"
 """The folder of what sources keep for themselves, a folder each: they know what of it is wanted."""
 
 _ROWS = "\0rows"
+
+_NOT_THE_FILE = {
+    errno.EMFILE: "allow this process more open files (ulimit -n), and start it again",
+    errno.ENFILE: "allow this machine more open files (fs.file-max), and start again",
+    errno.ENOMEM: "give more memory, or allow more mappings (vm.max_map_count), and start again",
+}
+"""What to do where the checkpoint is well, and the machine has no room for reading it."""
 
 
 @dataclass(frozen=True)
@@ -404,10 +412,15 @@ class Checkpoints:
         files = [file for file in manifest.rows.get(log, []) if file.end > keep]
         batches, times, at = [], [], files[0].first if files else end
         found = Rows(log, at, keep)
+        stretches: list[tuple[int, int]] = []
         for file in files:
             assert file.first == at, f"rows {at} to {file.first} of {log} are in no file"
-            content = decode(self._checked(manifest, file))
+            content = decode(self._checked(manifest, file), stretches)
             batches += content["batches"]
+            if self.disk.is_shared:
+                path = os.path.abspath(self._path(file.name))
+                found.places += [Place(path, *stretch) for stretch in stretches]
+            stretches.clear()
             if content["times"] is not None:
                 times.append(_unpacked(content["times"]))
             at = file.end
@@ -422,9 +435,9 @@ class Checkpoints:
             if (nbytes, crc) == (file.nbytes, file.crc):
                 return self.disk.map(self._path(file.name))
         except OSError as error:
+            way = _NOT_THE_FILE.get(error.errno or 0) or self._way_out(manifest)
             raise CheckpointError(
-                f"checkpoint={self.folder!r}: {file.name!r} cannot be read ({error.strerror or error}); "
-                f"{self._way_out(manifest)}"
+                f"checkpoint={self.folder!r}: {file.name!r} cannot be read ({error.strerror or error}); {way}"
             ) from error
         how = f"is {nbytes:,} bytes long instead of {file.nbytes:,}" if nbytes != file.nbytes else "has changed"
         raise CheckpointError(

@@ -10,11 +10,13 @@ __all__ = [
 ]  # fmt: skip
 
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from ..disk import Place
 from ..operators.access import SIDES
 from ..operators.layouts import Piece
 from ..transport import INLINE
@@ -34,11 +36,15 @@ class Codec:
         self.forms = {side: Form(schema) for side, schema in inputs.items()}
         self.results = Form(results)
 
-    def encode(self, message: StepMessage | Slice | Done) -> tuple[int, dict[str, Any], Parts]:
-        """Return (kind, meta, parts)."""
+    def encode(
+        self, message: StepMessage | Slice | Done, places: Sequence[Place | None] = ()
+    ) -> tuple[int, dict[str, Any], Parts]:
+        """Return (kind, meta, parts); `places`: of a step's batches, in files in which they stand already."""
         if isinstance(message, StepMessage):
+            batches = [(self.forms[side], batch) for side in SIDES for batch in message.batches.get(side, ())]
             parts: Parts = [
-                self.forms[side].bytes_of(batch) for side in SIDES for batch in message.batches.get(side, ())
+                form.bytes_of(batch) if place is None else place
+                for (form, batch), place in zip_longest(batches, places)
             ]
             parts += [part for side in SIDES for part in (message.row_lo[side], message.row_hi[side])]
             pieces: Any = message.pieces and {

@@ -18,14 +18,16 @@ __all__ = ["CellMachine", "Done", "Head", "Slice", "StepMessage"]
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 
 from ..batch import START, Watermark, empty_batch
-from ..operators.access import SIDES, JoinSpec
+from ..operators.access import SIDES, JoinSpec, choose_access
 from ..operators.cell import Cell
 from ..operators.collecting import Collector, Ties
+from ..operators.evaluate import Columns
 from ..operators.layouts import Balance, Layout, Pieces
 from ..operators.numbering import NO_TIMES, Half, Numbered, Numbering, Step, rank_of
 from ..operators.ranges import OTHER
@@ -132,6 +134,24 @@ class CellMachine:
         return Numbered(halves, total, np.empty(0, np.int64), message.bounds)
 
 
+def _some_keys(spec: JoinSpec, side: str, batches: Sequence[pa.RecordBatch]) -> np.ndarray:
+    """Return the keys, by which cells share rows, of some rows, evenly from all of them."""
+    key = choose_access(spec, side).probe[0].key
+    every, at = max(1, sum(batch.num_rows for batch in batches) // SAMPLE), 0
+    found = [np.empty(0, np.uint64)]
+    for batch in batches:
+        rows = pa.array(range(-at % every, batch.num_rows, every), pa.int64())
+        columns = Columns(partial(_taken, batch, rows))  # those of the key alone
+        keys, known = key.compute(columns, len(rows))
+        found.append(keys if known is None else keys[known])
+        at += batch.num_rows
+    return np.concatenate(found)
+
+
+def _taken(batch: pa.RecordBatch, rows: pa.Array, _: str, name: str) -> pa.Array:
+    return batch.column(name).take(rows)
+
+
 @dataclass
 class _UnderWay:
     number: int
@@ -166,10 +186,18 @@ class Head:
         """Return the keys by which a `range` layout was cut last, to cut it so again after a restore."""
         return None if self.balance is None else self.balance.fitted
 
-    def cut(self, sample: dict[str, np.ndarray]) -> None:
-        """Cut the ranges by these keys, before anything is dealt out."""
-        if self.balance is not None:
-            self.pieces = self.balance.fit(sample)
+    def cut(self, sample: dict[str, np.ndarray] | None, stored: dict[str, Sequence[pa.RecordBatch]]) -> None:
+        """Cut the ranges as before a restore, before anything is dealt out.
+
+        If nobody has noted by which keys (one process alone does not), by those of some of the rows that come back.
+        """
+        if self.balance is None:
+            return
+        if sample is None:
+            sample = {side: _some_keys(self.spec, side, stored.get(side, stored["left"])) for side in SIDES}
+            if max(map(len, sample.values())) < self.layout.cells:
+                return  # too few to say anything: it is seen soon how they lie
+        self.pieces = self.balance.fit(sample)
 
     @property
     def full(self) -> bool:

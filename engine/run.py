@@ -219,9 +219,11 @@ class Runner:
 
     def open(self) -> None:
         """Open every source and sink, and start the workers; go on from the last checkpoint, if there is one."""
+        if self.workers is not None:
+            self.workers.start(self.parallel)  # they come up while the checkpoint is read
         number, known = self.keeper.load() if self.keeper is not None else (None, {})
         if self.workers is not None:
-            self.workers.start(self.parallel)
+            self.workers.greet()
         for task in self.graph.tasks:
             with _Told(task.node):
                 if known:

@@ -79,8 +79,11 @@ def encode(tree: Any) -> Iterator[Any]:
         yield bytes(-size % _ALIGNMENT)
 
 
-def decode(data: bytes | memoryview) -> Any:
-    """Read a tree. Arrays and batches refer to the bytes."""
+def decode(data: bytes | memoryview, stretches: list[tuple[int, int]] | None = None) -> Any:
+    """Read a tree. Arrays and batches refer to the bytes.
+
+    `stretches`: where it is noted of each batch, in the order of the tree, from where on it stands in how many bytes.
+    """
     data = memoryview(data)
     if bytes(data[: len(MAGIC)]) != MAGIC:
         raise ValueError("it does not begin as a snapshot does")
@@ -89,9 +92,9 @@ def decode(data: bytes | memoryview) -> Any:
     head = json.loads(bytes(data[start : start + length]))
     at = start + length
     at += -at % _ALIGNMENT
-    blobs = []
+    places = []
     for size in head["sizes"]:
-        blobs.append(data[at : at + size])
+        places.append((at, size))
         at += size + -size % _ALIGNMENT
 
     def loaded(value: Any) -> Any:
@@ -102,7 +105,10 @@ def decode(data: bytes | memoryview) -> Any:
         kind = value.get(_LEAF)
         if kind is None:
             return {name: loaded(each) for name, each in value.items()}
-        blob = blobs[value["at"]]
+        at, size = places[value["at"]]
+        blob = data[at : at + size]
+        if kind == "batch" and stretches is not None:
+            stretches.append((at, size))
         if kind == "array":
             return np.frombuffer(blob, np.dtype(value["dtype"]))
         with pa.ipc.open_stream(pa.py_buffer(blob)) as reader:

@@ -351,7 +351,9 @@ class JoinTask(Merging):
 
     def keep_rows(self) -> None:
         """Keep new rows until a checkpoint has them."""
-        timed = [side for side in SIDES if self.numbering.windows[side].kind == "time"]
+        timed = {side for side in SIDES if self.numbering.windows[side].kind == "time"}
+        if timed and self.node.spec.self_join:
+            timed.add("left")  # in which both sides are kept
         self.fresh = {side: Fresh(f"{self.node.name}: {side}", timed=side in timed) for side in self.sides}
 
     @property
@@ -444,18 +446,16 @@ REBUILD_ROWS = 1 << 18
 """Rows that are stored again at once: few enough that what is computed of them stays in a cache."""
 
 
-def in_chunks(batches: Sequence[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
-    """Yield batches, some at a time; at least once, if only to say that there are none."""
-    chunk: list[pa.RecordBatch] = []
-    rows = 0
-    for batch in batches:
-        chunk.append(batch)
-        rows += batch.num_rows
-        if rows >= REBUILD_ROWS:
-            yield chunk
-            chunk, rows = [], 0
-    if chunk or not batches:
-        yield chunk
+def in_chunks(stored: Rows) -> Iterator[Rows]:
+    """Yield rows, some at a time; at least once, if only to say that there are none."""
+    begin, at, first = 0, stored.first, stored.first
+    for end, batch in enumerate(stored.batches, 1):
+        at += batch.num_rows
+        if at - first >= REBUILD_ROWS or end == len(stored.batches):
+            yield replace(stored, first=first, batches=stored.batches[begin:end], places=stored.places[begin:end])
+            begin, first = end, at
+    if not stored.batches:
+        yield stored
 
 
 class _Join(JoinTask):
@@ -515,10 +515,8 @@ class _Join(JoinTask):
 
     def _rebuild(self, of: tuple[str, Rows]) -> None:
         side, rows = of
-        at = rows.first
-        for batches in in_chunks(rows.batches):
-            self.driver.cell.rebuild(side, at, batches)
-            at += sum(batch.num_rows for batch in batches)
+        for some in in_chunks(rows):
+            self.driver.cell.rebuild(side, some.first, some.batches)
         self.driver.cell.rebuilt(side)
 
 

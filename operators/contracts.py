@@ -48,6 +48,8 @@ from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 import pyarrow as pa
 
+from ..disk import Place
+
 
 class EndOfSource(enum.Enum):
     """The type of `END_OF_SOURCE`, which has one value."""
@@ -73,7 +75,7 @@ class Rows:
 
     In a snapshot: those that came since the last one, from row `first` on; rows below `keep` are wanted no more. When
     it is given back: all from `keep` on or from a little before. `times`: of these rows, ascending, if they have any
-    beside their columns.
+    beside their columns. `places`: of each batch, where they stand in files that other processes here can read, too.
     """
 
     name: str
@@ -81,6 +83,7 @@ class Rows:
     keep: int
     batches: list[pa.RecordBatch] = field(default_factory=list)
     times: np.ndarray | None = None
+    places: list[Place] = field(default_factory=list)
 
     @property
     def end(self) -> int:

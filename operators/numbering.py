@@ -117,9 +117,13 @@ class Numbering:
         return {"rows": dict(self.rows), "last_time": self.last_time, "bounds": dict(self.bounds)}
 
     def restore(self, known: dict[str, Any], times: dict[str, tuple[int, np.ndarray | None]]) -> None:
-        """Go on from there; `times`: of each side's retained rows, and which is the first of these."""
+        """Go on from there; `times`: of each side's retained rows, and which is the first of these.
+
+        In a self-join both sides are one stream, of which only the left is given.
+        """
         self.rows, self.last_time, self.bounds = dict(known["rows"]), known["last_time"], dict(known["bounds"])
-        for side, (first, values) in times.items():
+        for side in SIDES:
+            first, values = times["left" if self.spec.self_join else side]
             if self.windows[side].kind == "time":
                 self.times[side].start_at(first)
                 if values is not None:

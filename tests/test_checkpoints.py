@@ -5,10 +5,12 @@ anew, from what is on disk.
 """
 
 import contextlib
+import errno
 import json
 import os
 import random
 import re
+import resource
 import shutil
 import threading
 import zlib
@@ -98,6 +100,9 @@ def written(place, window, boom=lambda batch: batch):
     pairs = one.join(two, on=(left.x - right.x).abs() <= 2, window=window, name="pairs").map(boom)
     third = pairs.join(three, on=left.x == right.x, window=dt.last(50), suffix="_third", name="third")
     itself = one.join(one, on=[left.x < right.x, left.y > right.y], window=dt.last(5), name="itself")
+    near = (left.x - right.x).abs() <= 2
+    timed = one.join(one, on=near, window=dt.last(time=30), name="timed")
+    mixed = one.join(one, on=near, window=(dt.last(40), dt.last(time=60)), name="mixed")
     counted = two.key_by("s").window(dt.sliding(time=40, every=10)).agg(n=dt.count(), most=dt.col("y").max())
     quiet = (
         three.key_by("x")
@@ -108,6 +113,8 @@ def written(place, window, boom=lambda batch: batch):
         pairs,
         third,
         itself,
+        timed,
+        mixed,
         counted,
         quiet,
         one.process(Running()),
@@ -622,3 +629,37 @@ def test_a_finished_flow_whose_output_is_empty_can_be_run_again(tmp_path, kind):
     for _ in range(3):
         assert flow().run(checkpoint=str(tmp_path / "state")).outcome == "finished"
         assert len([name for name in os.listdir(tmp_path / "out") if name.startswith("part-")]) == 1
+
+
+def test_a_window_may_lie_in_more_files_than_a_process_may_open(tmp_path):
+    """As each checkpoint adds some, and nothing makes one of them."""
+    folder = Checkpoints(str(tmp_path / "state"), FlowMark("f", {}), Disk())
+    folder.open()
+    for number in range(200):
+        batch = pa.record_batch({"x": np.arange(number * 10, number * 10 + 10)})
+        rows = Rows("a: left", number * 10, 0, [batch], None)
+        for _ in folder.save(number, {"rows": rows}, lineage="f-1", generation=0, finished=False, sync=[]):
+            pass
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 20, before[1]))
+    try:
+        back = folder.load()["rows"]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert pa.Table.from_batches(back.batches)["x"].to_pylist() == list(range(2000))
+    folder.close()
+
+
+def test_a_file_that_cannot_be_read_now_is_not_to_be_deleted(tmp_path, monkeypatch):
+    folder = Checkpoints(str(tmp_path / "state"), FlowMark("f", {}), Disk())
+    folder.open()
+    for _ in folder.save(0, {}, lineage="f-1", generation=0, finished=False, sync=[]):
+        pass
+
+    def measure(self, path):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(Disk, "measure", measure)
+    with pytest.raises(dt.CheckpointError, match="cannot be read \\(Too many open files\\); allow this process more"):
+        folder.load()
+    folder.close()

@@ -11,7 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 from dovetail import left, right
 from dovetail.engine.control import Mailbox
+from dovetail.engine.keeper import keeping
 from dovetail.engine.parallel import Head
+from dovetail.engine.run import Runner
 from dovetail.engine.watch import Beat, Watch
 from dovetail.operators.layouts import Layout
 
@@ -54,10 +56,11 @@ class Gate:
         return question(*arguments, **more)
 
 
-def written(gate=lambda batch: batch, out=None, layout="auto"):
+def written(gate=lambda batch: batch, out=None, layout="auto", batch_rows=100):
     """A flow that joins two streams; return it and its sink."""
     flow = dt.Flow("f")
-    one, two = (flow.read(dt.memory(rows, batch_rows=100), name=f"s{n}", time="t") for n, rows in enumerate(TABLES))
+    inputs = [dt.memory(rows, batch_rows=batch_rows) for rows in TABLES]
+    one, two = (flow.read(rows, name=f"s{n}", time="t") for n, rows in enumerate(inputs))
     one = one.map(gate, one.schema, name="gate")
     pairs = one.join(two, on=(left.x - right.x).abs() <= 1, window=dt.last(400), layout=layout, name="pairs")
     return flow, pairs.select("id", "id_right").write(dt.collect() if out is None else out)
@@ -128,6 +131,62 @@ def test_another_number_of_workers_changes_no_result(tmp_path, expected, path):
     assert sink.table().equals(expected)
 
 
+@pytest.mark.parametrize("layout", ["copies", "range", "matrix"])
+def test_rows_of_a_checkpoint_are_not_written_again_for_workers(tmp_path, expected, layout):
+    def runner_of(flow, keeper):
+        return Runner("f", flow._sinks(), dt.Options(), 1e9, workers=2, keeper=keeper)
+
+    state = str(tmp_path / "state")
+    flow, _ = written(layout=layout, batch_rows=1000)  # smaller ones travel inside messages
+    with keeping("f", flow._sinks(), state, 1e9) as keeper:
+        runner = runner_of(flow, keeper)
+        runner.open()
+        runner.round()
+        runner.checkpoint()
+        runner.close(failed=True)
+    flow, _ = written(layout=layout, batch_rows=1000)
+    with keeping("f", flow._sinks(), state, 1e9) as keeper:
+        runner = runner_of(flow, keeper)
+        runner.open()
+        assert runner.status().rows_in > 0  # it goes on, with windows that are not empty
+        assert runner.workers.arena.held == 0  # they stand in files, which workers read in place
+        runner.close(failed=True)
+    flow, sink = written(layout=layout, batch_rows=1000)
+    flow.run(checkpoint=state, workers=2)
+    assert sink.table().equals(expected)
+
+
+@pytest.mark.parametrize("layout", ["auto", "range"])
+def test_windows_of_all_kinds_come_back_on_workers(tmp_path, layout):
+    """By rows and by time, of one stream and of two, with columns that are more than numbers."""
+
+    def flow_of(gate):
+        flow, streams = dt.Flow("f"), []
+        for n, rows in enumerate(TABLES):
+            texts = pa.array([None if k % 7 == 0 else "é" * (k % 9) for k in range(ROWS)])
+            rows = rows.append_column("text", texts).append_column("kind", texts.dictionary_encode())
+            streams.append(flow.read(dt.memory(rows, batch_rows=600), name=f"s{n}", time="t"))
+        one, two = streams[0].map(gate, streams[0].schema, name="gate"), streams[1]
+        near = (left.x - right.x).abs() <= 1
+        joins = [
+            one.join(one, on=near, window=dt.last(time=150), layout=layout, name="itself"),
+            one.join(two, on=near, window=(dt.last(400), dt.last(time=150)), layout=layout, name="both"),
+        ]
+        return flow, [join.write(dt.collect()) for join in joins]
+
+    flow, expected = flow_of(lambda batch: batch)
+    flow.run()
+    gate = Gate(600, 1800, 2400)
+    flow, sinks = flow_of(gate)
+    job = gate.start(flow, checkpoint=tmp_path / "state", every="0s", workers=2)
+    for workers in (3, 1, 2):
+        gate.ask(job.rescale, workers)
+    job.wait()
+    for before, after in zip(expected, sinks, strict=True):
+        assert before.table().num_rows > 1000
+        assert before.table().to_pylist() == after.table().to_pylist()
+
+
 def test_a_savepoint_begins_any_number_of_runs_with_any_layout(tmp_path, expected):
     gate = Gate(1500)
     flow, sink = written(gate)
@@ -152,10 +211,22 @@ def test_ranges_are_cut_after_a_restore_as_they_were_before():
     heads = [Head(spec, pa.schema([]), 1, Layout("range", "", cells), 4) for cells in (2, 3)]
     keys = np.arange(2**63, 2**63 + 300, dtype=np.uint64)
     heads[0].balance.fit({"left": keys, "right": keys})
-    heads[1].cut(heads[0].sample())
+    heads[1].cut(heads[0].sample(), {})
     again = heads[1].deal_again("left", 0, [])
     lows = [cell[0].low - 2**63 for cell in again.pieces["left"][1:]]
     assert lows == [100, 200], "also with another number of cells"
+
+
+def test_ranges_are_cut_by_rows_that_come_back_if_nobody_has_noted_by_which():
+    """One process alone has no ranges."""
+    spec = written(layout="range")[0]._sinks()[0].inputs[0].inputs[0].spec
+    head = Head(spec, pa.schema([]), 1, Layout("range", "", 3), 4)
+    x = pa.array([None if n % 10 == 0 else n % 300 for n in range(6000)], pa.int64())
+    batches = pa.table({"x": x, "id": x}).to_batches(max_chunksize=700)
+    head.cut(None, {"left": batches, "right": batches[:0]})
+    pieces = head.deal_again("left", 0, []).pieces
+    assert [round(cell[0].low - 2**63, -1) for cell in pieces["left"][1:]] == [100, 200]
+    assert len(pieces["right"]) == 3  # of which nothing is known
 
 
 def test_what_was_written_since_a_savepoint_is_taken_back(tmp_path, expected):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import zmq
 from dovetail import TransportError
+from dovetail.disk import Place
 from dovetail.transport import Arena, Channel, Reader, RunFolder, channel, sweep
 from dovetail.transport.channel import Header, next_in_order
 from dovetail.transport.ledger import ALIGNMENT, Ledger
@@ -169,6 +170,27 @@ def test_messages_arrive_as_they_were_sent(ends):
         if one.arena is not None:
             assert one.arena.held == 0  # what was read came back with the answer
     assert two.receive() is None
+
+
+def test_what_stands_in_a_file_is_read_there(ends, tmp_path):
+    one, two = ends
+    if two.reader is None:
+        pytest.skip("the other end may be on another machine, and is never told of files")
+    (tmp_path / "file").write_bytes(bytes(range(256)) * 64)
+    place = Place(str(tmp_path / "file"), 4096, 8192)
+    one.send(3, {}, [place, one.store(np.arange(9000, dtype=np.uint8), 1), place])
+    first, block, second = two.receive(timeout=10.0).parts
+    assert bytes(first) == bytes(second) == bytes(range(256)) * 32
+    assert np.shares_memory(first, second)  # the file is mapped once
+    (tmp_path / "file").unlink()  # a later checkpoint does not need it
+    assert first[-1] == 255
+    del first, second, block
+    gc.collect()
+    assert len(two.reader.finished) == 1  # only the block is anybody's to be given back
+    assert not two.reader.files  # and nothing holds the file any more
+    one.send(3, {}, [place])
+    with pytest.raises(TransportError, match="file' cannot be read by another process: .*leave the files"):
+        two.receive(timeout=10.0)
 
 
 def frames(socket, header, text):

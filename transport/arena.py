@@ -19,9 +19,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
+from ..disk import Disk, Place
 from ..errors import TransportError
 from .ledger import Ledger
 
@@ -129,12 +131,16 @@ class Leased(np.ndarray):
 
 
 class Reader:
-    """A reader's side of one arena: maps its segments, and collects what is to be given back."""
+    """A reader's side of one arena: maps its segments, and collects what is to be given back.
+
+    What already stands in a file that does not change any more is read there, and is nobody's to give back.
+    """
 
     def __init__(self, folder: Path, name: str) -> None:
         self.folder, self.name = folder, name
         self.arrays: dict[int, np.ndarray[Any, np.dtype[np.uint8]]] = {}
         self.finished: deque[tuple[int, int]] = deque()  # (segment, offset): nobody here refers to it any more
+        self.files: WeakValueDictionary[str, np.ndarray] = WeakValueDictionary()  # while something refers to them
 
     def read(self, block: Block) -> np.ndarray:
         """Return the bytes of a block; they are given back when nothing refers to them."""
@@ -146,3 +152,16 @@ class Reader:
         finished, where = self.finished, (block.segment, block.offset)
         leased.release = lambda: finished.append(where)
         return leased
+
+    def read_file(self, place: Place) -> np.ndarray:
+        """Return the bytes of a stretch of a file."""
+        whole = self.files.get(place.path)
+        if whole is None:
+            try:
+                whole = self.files[place.path] = np.frombuffer(Disk().map(place.path), np.uint8)
+            except OSError as error:
+                raise TransportError(
+                    f"{place.path!r} cannot be read by another process: {error.strerror or error}; leave the files of "
+                    "a checkpoint where they are while a run goes on from it"
+                ) from error
+        return whole[place.offset : place.offset + place.size]

@@ -4,7 +4,7 @@ Problem: ZeroMQ loses messages when a peer dies and can reorder them when it rec
 socket costs more than joining it. Idea: every message has (job, generation, edge, sequence) and a checksum, and whoever
 receives one that is not the next of its job and generation says so instead of guessing. A part of a message is either
 in it or a block of the sender's arena, of which only the place travels; blocks come back with the next message the
-other way.
+other way. What stands in a file already is not written again: its place travels, where both ends see the same files.
 
 A message is: a kind (a number of the caller's), a dict of what JSON can say, and parts, which are bytes. Nothing is
 unpickled. The same class speaks `ipc://`, `tcp://` and `inproc://`.
@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import zmq
 
+from ..disk import Place
 from ..errors import TransportError
 from .arena import Arena, Block, Reader
 
@@ -112,7 +113,7 @@ class Channel:
         self.sent = self.received = 0
 
     def send(self, kind: int, meta: dict[str, Any], parts: Sequence[Any] = ()) -> None:
-        """Send a message. A part is bytes, or a block of the arena that has one holder more for this.
+        """Send a message. A part is bytes, a place in a file, or a block of the arena with one holder more for this.
 
         It is never waited for: what cannot go now, as nobody is at the other end, is an error.
         """
@@ -122,6 +123,9 @@ class Channel:
         for part in parts:
             if isinstance(part, Block):
                 places.append([part.segment, part.offset, part.size])
+                continue
+            if isinstance(part, Place):
+                places.append(part)
                 continue
             size = memoryview(part).nbytes
             if size > INLINE:
@@ -248,7 +252,8 @@ class Channel:
                 at += _padded(place)
             else:
                 assert self.reader is not None
-                parts.append(self.reader.read(Block(*place)))
+                in_file = isinstance(place[0], str)
+                parts.append(self.reader.read_file(Place(*place)) if in_file else self.reader.read(Block(*place)))
         return parts
 
 

@@ -66,9 +66,11 @@ def expected(kind, window):
     events = [oracle.read(rows, clock, 1) for rows in streams]
     windows = (WINDOWS[window][1],) * 2
     pairs = oracle.join(events[0][0], events[1][0], windows, lambda a, b: abs(a["x"] - b["x"]) <= 1)
+    itself = oracle.self_join(events[0][0], windows, lambda a, b: abs(a["x"] - b["x"]) <= 1)
     merged = oracle.union(events[0][0], events[1][0])
     return {
         "pairs": [[pair.left.row["id"], pair.right.row["id"]] for pair in pairs],
+        "itself": [[pair.left.row["id"], pair.right.row["id"]] for pair in itself],
         "merged": [[event.row["id"]] for event in merged],
         "late": [[row["id"]] for row in events[0][1]],
     }
@@ -200,6 +202,8 @@ class Life:
         self.window = rng.choice(list(WINDOWS))
         # Steps besides the join, and what is behind it: few at a time, so that a seed is quick.
         self.parts = {name for name in ("again", "merged", "count", "late") if rng.random() < 0.3}
+        if "again" in self.parts and rng.random() < 0.5:  # a second join of another kind
+            self.parts = self.parts - {"again"} | {"itself"}
         self.shop = Shop()
         self.sinks = {}
         self.starts = 0
@@ -221,8 +225,11 @@ class Life:
         pairs = one.join(two, on=on, window=window, layout=layout, index=index, name="pairs")
         outs = {"pairs": pairs.select("id", "id_right")}
         if "again" in self.parts:
-            itself = pairs.join(two, on=left.id_right == right.id, window=dt.last(None), suffix="_2", name="again")
-            outs["again"] = itself.select("id", "id_right")
+            again = pairs.join(two, on=left.id_right == right.id, window=dt.last(None), suffix="_2", name="again")
+            outs["again"] = again.select("id", "id_right")
+        if "itself" in self.parts:
+            itself = one.join(one, on=on, window=window, layout=layout, index=index, name="itself")
+            outs["itself"] = itself.select("id", "id_right")
         if "merged" in self.parts:
             outs["merged"] = one.union(two).select("id")
             shop = self.shop or Shop()

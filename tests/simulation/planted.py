@@ -10,6 +10,7 @@ from dovetail.batch import START
 from dovetail.engine import checkpoints, run, tasks
 from dovetail.engine.watch import Watch
 from dovetail.ingest import folder
+from dovetail.operators import numbering
 from dovetail.operators.collecting import Collector
 from dovetail.operators.sequencer import Merger, SourceOrder
 from dovetail.operators.stateful import Stateful
@@ -222,3 +223,16 @@ def the_watermark_is_not_kept(patch):
         real(self, {**known, "watermark": START})
 
     patch.setattr(tasks.Task, "restore", restore)
+
+
+@planted
+def one_role_of_a_self_join_forgets_times(patch):
+    """The stream is one, so one of its sides says all."""
+    real = numbering.Numbering.restore
+
+    def restore(self, known, times):
+        real(self, known, times)
+        if self.spec.self_join:
+            self.times["right"] = type(self.times["right"])()
+
+    patch.setattr(numbering.Numbering, "restore", restore)

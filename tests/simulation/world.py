@@ -154,6 +154,8 @@ class File:
 class Disk:
     """The file system, as `dovetail.disk.Disk`: names that are not synced may be lost one by one."""
 
+    is_shared = False
+
     def __init__(self, world):
         self.world = world
         self.files = {}  # path: File
