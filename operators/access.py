@@ -21,7 +21,10 @@ from .windows import WindowSpec
 SIDES = ("left", "right")
 INDEXES = ("auto", *names())
 SHARED_INDEX = "pim_tree"
-"""The index that several threads may work on."""
+"""The index that several threads store in and search, of one key."""
+
+SHARED_BOXES = "po_join"
+"""The index that several threads search, of several keys; one stores."""
 
 TINY_WINDOW = 256
 """Up to this many rows a scan costs little more than an index, and takes a tenth of its memory (docs/indexes.md)."""
@@ -56,12 +59,12 @@ class JoinSpec:
             raise FlowError(f"{name}: suffix={suffix!r} is not a text; write suffix='_right'")
         if index not in INDEXES:
             raise FlowError(f"{name}: there is no index {index!r}; there are: {', '.join(INDEXES)}")
-        if threads and index not in ("auto", SHARED_INDEX):
+        if threads and index not in ("auto", SHARED_INDEX, SHARED_BOXES):
             raise FlowError(
-                f'{name}: layout="shared" is for index={SHARED_INDEX!r}, and not for {index!r}: no other lets several '
-                "threads store at once; leave index out, or the layout"
+                f'{name}: layout="shared" is for index={SHARED_INDEX!r} or {SHARED_BOXES!r}, and not for {index!r}: no '
+                "other lets several threads work at once; leave index out, or the layout"
             )
-        index = SHARED_INDEX if threads else index
+        index = SHARED_INDEX if threads and index == "auto" else index
         if (domains["left"] is None) != (domains["right"] is None):
             without = "left" if domains["left"] is None else "right"
             raise SchemaError(

@@ -29,7 +29,7 @@ import pyarrow as pa
 
 from ..batch import record_batch
 from ..state import WindowLog, _native
-from .access import SIDES, Access, JoinSpec, output_fields
+from .access import SHARED_INDEX, SIDES, Access, JoinSpec, output_fields
 from .binding import Bound
 from .choice import LOOKED_ROWS, Seen, Watch, look, ways
 from .evaluate import Columns, truth
@@ -57,7 +57,7 @@ class _StoredSide:
     """The rows of one side that a window holds: for each test its keys, and perhaps an index."""
 
     def __init__(self, spec: JoinSpec, side: str, share: Share | None) -> None:
-        self.side, self.share = side, share
+        self.side, self.share, self.threads = side, share, spec.threads
         self.plan: SidePlan = spec.predicate.sides[side]
         # Ways to find rows, of which the present one is `access`; cells share rows by the first, whatever is taken.
         self.ways = ways(spec, side)
@@ -84,7 +84,9 @@ class _StoredSide:
 
     def _new_index(self) -> Any:
         name = self.access.index
-        return _native.BoxIndex(name, len(self.boxed)) if self.boxed else _native.Index(name)
+        if not self.boxed:
+            return _native.Index(name)
+        return _native.BoxIndex(name, len(self.boxed), {"threads": self.threads} if self.threads else None)
 
     @property
     def nbytes(self) -> int:
@@ -505,7 +507,7 @@ class Cell:
         keeps_all = share is None or isinstance(share, Copies)
         if keeps_all and spec.self_join and _same_storage(self.stored["left"], self.stored["right"]):
             self.stored["right"].index, self.stored["right"].lender = None, self.stored["left"]
-        self.shared: Any = self._make_shared() if spec.threads else None
+        self.shared: Any = self._make_shared() if spec.threads and spec.index == SHARED_INDEX else None
         self.watches = self._make_watches()
         self._columns = {side: {name: i for i, name in enumerate(self.logs[side].schema.names)} for side in SIDES}
         self._wanted = {side: [self._columns[side][c] for s, c, _ in self.outputs if s == side] for side in SIDES}

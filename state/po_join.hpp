@@ -343,11 +343,13 @@ class PoJoinStore final : public BoxStore {
     return true;
   }
 
-  // The same with threads, of which each goes over some of the slides for some probes at a time.
+  // The same with threads, of which each goes over some of the slides for some probes at a time: as many as should find
+  // what is still asked for, by what the last ones have found, as what is found beyond that is found in vain.
   size_t probe_with(size_t threads, const Boxes& probes, size_t begin, size_t end, size_t limit, Pairs& out) {
     if (found_.size() < slides_.size()) found_.resize(slides_.size());
-    for (size_t at = begin; at < end; at += kAhead) {
-      const size_t upto = std::min(end, at + kAhead);
+    for (size_t at = begin, upto; at < end; at = upto) {
+      const size_t wanted = std::max<size_t>(1, (limit - std::min(limit, out.size())) / each_found_);
+      upto = at + std::min({kAhead, end - at, wanted});
       Vector<std::exception_ptr> failed(threads);
       const auto look = [&](size_t thread) {
         try {
@@ -381,6 +383,7 @@ class PoJoinStore final : public BoxStore {
           found += n;
         }
         found = find_mutable(Asked(probes, p, rows_), found, out.row);
+        each_found_ = std::max<size_t>(1, each_found_ - each_found_ / 8 + found / 8);
         if (finish(static_cast<int64_t>(p), found, out) && out.size() >= limit) return p + 1;
       }
     }
@@ -486,6 +489,7 @@ class PoJoinStore final : public BoxStore {
   uint64_t seals_ = 0;
   Vector<Scratch> scratch_;  // of each thread
   Vector<Found> found_;      // of each slide, with threads
+  size_t each_found_ = 1;    // by a probe, about: of the last ones more than of those before
   Growing<int64_t> finds_;
 };
 

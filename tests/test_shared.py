@@ -18,16 +18,17 @@ from streams import cases, examples
 from test_choice import table
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-SOURCES = ["tests/native/shared_pim.cc", "state/memory.cc", "state/scan.cc", "state/cpu.cc"]
+SOURCES = ["state/memory.cc", "state/scan.cc", "state/cpu.cc"]
 
 
-@pytest.fixture(scope="module")
-def checked(tmp_path_factory):
-    """The harness, built with ThreadSanitizer, and how to run it: that does not like every layout of memory."""
-    program = tmp_path_factory.mktemp("native") / "shared_pim"
+@pytest.fixture(scope="module", params=["shared_pim", "po_join"])
+def checked(request, tmp_path_factory):
+    """A harness, built with ThreadSanitizer, and how to run it: that does not like every layout of memory."""
+    program = tmp_path_factory.mktemp("native") / request.param
     compiler = sysconfig.get_config_var("CXX").split()[0]
     flags = ["-std=c++17", "-O1", "-g", "-fsanitize=thread", "-Istate", "-pthread"]
-    subprocess.run([compiler, *flags, *SOURCES, "-o", program], cwd=ROOT, check=True, timeout=300)
+    sources = [f"tests/native/{request.param}.cc", *SOURCES]
+    subprocess.run([compiler, *flags, *sources, "-o", program], cwd=ROOT, check=True, timeout=300)
     # No other sanitizer may be loaded first.
     for command in (["env", "-u", "LD_PRELOAD", program], ["env", "-u", "LD_PRELOAD", "setarch", "-R", program]):
         tried = subprocess.run([*command, "1", "0"], capture_output=True, text=True, timeout=60)
@@ -43,14 +44,15 @@ def test_threads_race_for_nothing_and_find_what_a_loop_finds(checked):
     assert "pairs of 8 joins are right" in done.stdout
 
 
+@pytest.mark.parametrize("index", ["pim_tree", "po_join"])
 @pytest.mark.parametrize("threads", [1, 2, 3])
-@examples(0.5)
+@examples(0.3)
 @given(case=cases())
-def test_joins_find_the_same_with_any_number_of_threads(threads, case):
+def test_joins_find_the_same_with_any_number_of_threads(threads, index, case):
     assume(can_be_written(case))
     cut = steps(case)
     try:
-        join = window_join(case, threads=threads)
+        join = window_join(case, index=index, threads=threads)
     except (dt.PredicateError, dt.FlowError):
         assume(False)
     found = []
@@ -70,16 +72,17 @@ def flow_of(layout="shared", alone=False, **options):
     return flow, join.select("id", "id_right")
 
 
+@pytest.mark.parametrize("index", ["pim_tree", "po_join"])
 @pytest.mark.parametrize("alone", [False, True], ids=["two streams", "itself"])
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_flow_shares_an_index_whatever_its_workers(workers, alone):
+def test_a_flow_shares_an_index_whatever_its_workers(workers, alone, index):
     _, expected = flow_of("auto", alone)
-    flow, pairs = flow_of(alone=alone, threads=2)
+    flow, pairs = flow_of(alone=alone, threads=2, index=index)
     rows = []
     pairs.write(dt.call(lambda batch: rows.extend(batch.to_pylist())))
     result = flow.run(workers=workers, options=dt.Options(out_rows=500))
     assert rows == collected(expected).to_pylist() and rows
-    assert result.steps["j"].found_by["left"] == "pim_tree index on left.x"
+    assert result.steps["j"].found_by["left"] == f"{index} index on left.x"
 
 
 def test_it_goes_on_from_a_checkpoint(tmp_path):
@@ -112,7 +115,7 @@ def test_explain_says_who_works():
         ({"threads": 0}, "join 'j': threads=0 must be a whole number from 1 to 256"),
         ({"threads": True}, "join 'j': threads=True must be"),
         ({"layout": "auto", "threads": 2}, "join 'j': threads=2 is for layout=\"shared\""),
-        ({"threads": 2, "index": "carousel"}, "layout=\"shared\" is for index='pim_tree', and not for 'carousel'"),
+        ({"threads": 2, "index": "carousel"}, "is for index='pim_tree' or 'po_join', and not for 'carousel'"),
     ],
 )
 def test_what_cannot_be_shared_is_said(options, message):

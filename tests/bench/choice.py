@@ -12,7 +12,6 @@ import ctypes
 import os
 import pathlib
 import statistics
-import subprocess
 import time
 
 import dovetail as dt
@@ -22,16 +21,24 @@ import pyarrow.parquet as pq
 from dovetail import left, right
 from dovetail.state import _native
 
+from . import plots
+from .compiled import ROOT, compiled
+
 ROUNDS = int(os.environ.get("DOVETAIL_ROUNDS", "5"))
 W = 1_000_000
-HERE = pathlib.Path(__file__).parent
-ROOT = HERE.parent.parent
 HALF = W // 20  # of a slide of po_join's: its mutable part is half full when it is probed
 TAXI = pathlib.Path(os.environ.get("DOVETAIL_TAXI", "nyc_taxi_2018_2019.parquet"))
 
 
 def row(*cells):
     print("  " + "  ".join(f"{cell:<28}" if i == 0 else f"{cell:>16}" for i, cell in enumerate(cells)), flush=True)
+
+
+def draw(name, title, x, y, curves, bold):
+    """Save a plot for docs/."""
+    path = ROOT / "docs" / f"{name}.svg"
+    path.write_text(plots.lines(title, x, y, curves, bold=(bold,)))
+    print(f"  docs/{path.name} shows it")
 
 
 # One window -------------------------------------------------------------------------------------------------------
@@ -97,16 +104,16 @@ def filled(make, keys):
     return index
 
 
-def ask(index, lo, hi, count):
-    """Probe, as a join does: so many pairs at a time. Return seconds of CPU a probe, and how many pairs there were."""
+def ask(index, lo, hi, count, clock=time.process_time):
+    """Probe, as a join does: so many pairs at a time. Return seconds a probe, and how many pairs there were."""
     row_lo, row_hi = np.full(count, HALF), np.full(count, W + HALF)
     lo, hi = ([bound[:count] for bound in bounds] for bounds in (lo, hi))
     at = pairs = 0
-    start = time.process_time()
+    start = clock()
     while at < count:
         _, rows, at = index.probe(lo, hi, row_lo, row_hi, at, count, 32_768)
         pairs += len(rows)
-    return (time.process_time() - start) / count, pairs / count
+    return (clock() - start) / count, pairs / count
 
 
 def several():
@@ -138,7 +145,13 @@ def several():
         row(name, *[f"{each * 1e6:,.2f}" for each in seconds])
     for name, other in (("B+-trees, bits", "po_join"), ("po_join", "zone_map"), ("po_join, all sealed", "zone_map")):
         row(f"{name} / {other}", *[f"{a / b:.1f}" for a, b in zip(spent[name], spent[other], strict=True)])
-    row("pairs a probe", *[f"{found[k]:,.0f}" for k in [max(k for k in found if k[:2] == case) for case in CASES]])
+    pairs = [found[max(k for k in found if k[:2] == case)] for case in CASES]
+    row("pairs a probe", *[f"{each:,.0f}" for each in pairs])
+    curves = {
+        name: [(n, each * 1e6) for n, each, (kind, _) in zip(pairs, seconds, CASES, strict=True) if kind != "opposed"]
+        for name, seconds in spent.items()
+    }
+    draw("several-ranges", "a &lt; x and b &gt; y over a million rows", "pairs found", "µs a probe", curves, "zone_map")
 
 
 # Whole joins ------------------------------------------------------------------------------------------------------
@@ -253,14 +266,7 @@ class Ours:
 
 def css():
     """Compile the paper's other structures beside the package's."""
-    to = ROOT / "build" / "css.so"
-    to.parent.mkdir(exist_ok=True)
-    sources = [HERE / "css.cc", *sorted((ROOT / "state").glob("*.cc"))]
-    newest = max(path.stat().st_mtime for path in [*sources, *(ROOT / "state").glob("*.hpp")])
-    if not to.exists() or to.stat().st_mtime < newest:
-        command = ["g++", "-std=c++17", "-O3", "-DNDEBUG", "-shared", "-fPIC", f"-I{ROOT / 'state'}"]
-        subprocess.run([*command, *map(str, sources), "-o", str(to)], check=True)
-    found = ctypes.CDLL(str(to))
+    found = compiled("css")
     found.css_open.restype, found.css_open.argtypes = ctypes.c_void_p, [ctypes.c_int, ctypes.c_int64]
     found.css_close.argtypes = [ctypes.c_void_p]
     found.css_insert.restype = found.css_probe.restype = ctypes.c_double
@@ -339,6 +345,36 @@ def spo():
             ratios = [middle[a] / middle[b] for a, b in (("po", "set"), ("po", "bits"), ("zone", "po"))]
             row(asked, f"{window:,}", *[f"{each:,.0f}" for each in middle.values()], *[f"{r:.1f}" for r in ratios],
                 f"{found.pop()[0] / steps / CUT:,.0f}")  # fmt: skip
+
+
+def slides():
+    """What a second thread gains where it goes over slides, by the clock; and how long the newest rows take to seal."""
+    print(f"po_join over {W:,} rows, a < x and b > y; µs a probe by the clock; load {os.getloadavg()[0]:.1f}")
+    row("", "pairs", "1 thread", "2 threads", "1 / 2")
+    rng = np.random.default_rng(7)
+    keys = [_native.keys_of(key) for key in window("independent", rng)]
+    built = [filled(lambda n=n: _native.BoxIndex("po_join", 2, {"threads": n}), keys) for n in (1, 2)]
+    for part in (1e-3, 0.02, 0.25):
+        count = int(np.clip(4e6 / (W * part), 24, 400))
+        x, y = questions("independent", part, rng, count)
+        low, high = np.full(count, -np.inf), np.full(count, np.inf)
+        lo, hi = ([_native.keys_of(v) for v in bounds] for bounds in ((low, y), (x, high)))
+        found = np.array([[ask(index, lo, hi, count, time.perf_counter) for index in built] for _ in range(ROUNDS)])
+        one, two = np.median(found[..., 0], axis=0)
+        assert np.ptp(found[..., 1]) == 0
+        row(f"{part:.1%}", f"{found[0, 0, 1]:,.0f}", f"{one * 1e6:,.0f}", f"{two * 1e6:,.0f}", f"{one / two:.2f}")
+    print("sealing a slide: sorted keys, permutation and rows, read off the trees of the newest rows")
+    row("", "ms", "ns a row")
+    for rows in (60_000, 80_000, 100_000):
+        taken = []
+        for _ in range(ROUNDS):
+            index = _native.BoxIndex("po_join", 2, {"least": rows})
+            index.insert([key[: rows - 1] for key in keys], np.arange(rows - 1))
+            start = time.process_time()
+            index.insert([key[rows - 1 : rows] for key in keys], np.arange(rows - 1, rows))
+            taken.append(time.process_time() - start)
+            assert index.statistics()["seals"] == 1
+        row(f"{rows:,} rows", f"{statistics.median(taken) * 1e3:.1f}", f"{statistics.median(taken) / rows * 1e9:.0f}")
 
 
 # What is chosen, and what would have been best ---------------------------------------------------------------------
@@ -544,9 +580,13 @@ def shared():
         found, pairs = rates_of(given, **how)
         one, two, blocking = (found[name] for name in (ONE, TWO, BLOCKING))
         row(what.format(pairs), f"{one / 1e6:.2f}", f"{two / 1e6:.2f}", f"{two / one:.2f}", f"{blocking / two:.2f}")
+        return one, two, blocking
 
+    curves = {ONE: [], TWO: [], BLOCKING: []}
     for bits in (12, 14, 16, 18, 20):
-        line(f"window 2^{bits}", window=1 << bits)
+        for name, rate in zip(curves, line(f"window 2^{bits}", window=1 << bits), strict=True):
+            curves[name].append((1 << bits, rate / 1e6))
+    draw("threads", "Threads on one PIM-Tree, two pairs a tuple", "rows a window", "M tuples/s", curves, TWO)
     for matches in (1 / 16, 16, 256):
         line("window 2^18, {:.1f} pairs", window=1 << 18, matches=matches)
     for ratio in (1 / 64, 1 / 4, 1):
@@ -555,7 +595,7 @@ def shared():
         line(f"window 2^18, tasks of {task:,}", task=task, window=1 << 18)
 
 
-PARTS = {"several": several, "joins": joins, "spo": spo, "shared": shared, "grid": grid}
+PARTS = {"several": several, "slides": slides, "joins": joins, "spo": spo, "shared": shared, "grid": grid}
 
 
 def main():

@@ -14,16 +14,14 @@ import json
 import os
 import pathlib
 import statistics
-import subprocess
-import sys
 import time
 
 import numpy as np
 from dovetail import state
 from dovetail.state import _native
 
-HERE = pathlib.Path(__file__).parent
-ROOT = HERE.parent.parent
+from .compiled import compiled
+
 STRETCHES = 4 * int(os.environ.get("DOVETAIL_ROUNDS", "3"))
 KEYS = ("uniform", "gaussian", "gamma", "zipf", "100 keys", "dense", "sorted", "drift 0.2", "drift 1")
 
@@ -45,26 +43,8 @@ class Outcome(ctypes.Structure):
 
 def library():
     """Compile the reference beside the stores, with the compiler's flags of the package."""
-    to = ROOT / "build" / "reference.so"
-    to.parent.mkdir(exist_ok=True)
-    sources = [HERE / "reference.cc", *sorted((ROOT / "state").glob("*.cc"))]
-    newest = max(p.stat().st_mtime for p in [*sources, *(ROOT / "state").glob("*.hpp")])
-    if not to.exists() or to.stat().st_mtime < newest:
-        command = [
-            "g++",
-            "-std=c++17",
-            "-O3",
-            "-DNDEBUG",
-            "-shared",
-            "-fPIC",
-            f"-I{ROOT / 'state'}",
-            *map(str, sources),
-        ]
-        command += ["-labsl_throw_delegate", "-labsl_raw_logging_internal", "-o", str(to)]
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode:
-            sys.exit(f"{done.stderr}\nThe benchmark needs Abseil: apt-get install libabsl-dev")
-    found = ctypes.CDLL(str(to))
+    links = ["-labsl_throw_delegate", "-labsl_raw_logging_internal"]
+    found = compiled("reference", *links, needs="The benchmark needs Abseil: apt-get install libabsl-dev")
     found.open_join.restype = ctypes.c_void_p
     found.open_join.argtypes = [ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
     found.run_join.restype = Outcome

@@ -3,9 +3,9 @@
 
 #include "shared_pim.hpp"
 
-#include <cstdio>
-#include <cstdlib>
 #include <random>
+
+#include "seeds.hpp"
 
 using dovetail::Pairs;
 using dovetail::SharedPim;
@@ -128,10 +128,4 @@ size_t compare(uint64_t seed) {
 
 }  // namespace
 
-int main(int, char** argv) {
-  size_t pairs = 0;
-  const uint64_t first = std::strtoull(argv[1], nullptr, 10), count = std::strtoull(argv[2], nullptr, 10);
-  for (uint64_t seed = first; seed < first + count; ++seed) pairs += compare(seed);
-  std::printf("%zu pairs of %llu joins are right\n", pairs, static_cast<unsigned long long>(count));
-  return 0;
-}
+int main(int, char** argv) { return run_seeds(argv, compare); }
