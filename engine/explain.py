@@ -10,6 +10,7 @@ import pyarrow as pa
 from ..config import Options
 from ..operators.access import SIDES, JoinSpec, choose_access
 from ..operators.choice import ASSUMED_ROWS, prices, ways
+from ..operators.spread import PAIRS, possible
 from ..operators.windows import WindowSpec
 from .graph import (
     ComputeNode,
@@ -25,7 +26,7 @@ from .graph import (
     WriteNode,
     reachable,
 )
-from .physical import describe, layout_of
+from .physical import describe, layout_of, rates_of
 from .plan import needed_columns
 
 
@@ -143,6 +144,8 @@ def _join_details(node: JoinNode, needed: set[str] | None, workers: int) -> list
     elif workers > 1:
         layout = layout_of(node, workers)
         lines.append(f"spread {layout.describe()}: {layout.why}")
+        if node.layout == "auto":
+            lines += [f"       {line}" for line in _spreads(node, workers)]
     for side in SIDES:
         access = choose_access(spec, side)
         lines.append(f"find   {side} rows by {access.describe()}: {access.why}")
@@ -176,6 +179,19 @@ def _ways(spec: JoinSpec, side: str) -> list[str]:
         "to begin with; while it runs by what costs least, from what is seen of the rows",
         f"(nanoseconds a tuple on this machine, over {rows:,} rows{given}):",
         *(f"  {said:<{wide}}  {way.fixed:,.0f} + {way.each:,.1f} for each row that it finds" for said, way in priced),
+    ]
+
+
+def _spreads(node: JoinNode, workers: int) -> list[str]:
+    """Say how else the join could be spread over workers, and what each layout costs on this machine."""
+    found = possible(node.spec, workers, rates_of(node))
+    if len(found) == 1:
+        return []
+    cores = len(os.sched_getaffinity(0))
+    wide = max(len(each.layout.describe()) for each in found)
+    return [
+        f"(nanoseconds a row of both inputs on {cores} cores of this machine, if it finds {PAIRS:g} rows):",
+        *(f"  {each.layout.describe():<{wide}}  {each.nanoseconds(cores):,.0f}" for each in found),
     ]
 
 

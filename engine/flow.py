@@ -26,7 +26,8 @@ from ..operators.contracts import Sink, Source
 from ..operators.event_windows import EventWindow
 from ..operators.expressions import Aggregate, Column, Expression, caller
 from ..operators.grouping import check_key
-from ..operators.layouts import LAYOUTS, choose_layout
+from ..operators.layouts import LAYOUTS
+from ..operators.spread import choose_layout
 from ..operators.stateful import OwnOperator
 from ..operators.steps import Map, computed_type
 from ..operators.times import Duration, TimeDomain, parse_duration, time_domain
@@ -445,9 +446,9 @@ class Stream:
         index
             "auto", or one of `dt.state.names()`. It never changes a result.
         layout
-            How the join is spread over several workers: "auto", "hash", "range", "matrix" or "chain". It never changes
-            a result; `explain()` says what was chosen and why. "shared": over threads of this process, which work on
-            one index (`pim_tree`).
+            How the join is spread over several workers: "auto", "copies", "hash", "range", "matrix" or "chain". It
+            never changes a result; `explain()` says what was chosen and why. "shared": over threads of this process,
+            which work on one index: `pim_tree`, or if you ask for it `po_join`, which they search.
         threads
             With `layout="shared"`, how many; as many as there are cores.
         ordered
@@ -471,7 +472,7 @@ class Stream:
         inputs = (self._node,) if itself else (self._node, other._node)
         node = JoinNode(name=step, inputs=inputs, schema=schema, domain=spec.time, where=caller(), spec=spec,
                         ordered=spec.ordered, layout=layout)  # fmt: skip
-        if not spec.threads:
+        if layout not in ("auto", "shared"):
             choose_layout(spec, 2, layout)  # one that this predicate does not allow is told now
         return self._flow._add(node)
 

@@ -3,11 +3,11 @@
 All of it follows from the plan, before anything is started: `explain(physical=True)` shows it, and `run` refuses what
 cannot fit. Sizes of texts are guesses and said to be; a bound that is used to refuse counts only what is certain.
 
-Rates are estimates from costs that were measured on one machine (`make bench-engine`): good for whether two workers or
-eight are needed, not for the last tenth.
+Rates are estimates from what a join costs under a layout (operators/spread.py): good for whether two workers or eight
+are needed, not for the last tenth.
 """
 
-__all__ = ["check_memory", "describe", "join_rate", "layout_of", "needed_bytes", "workers_for"]
+__all__ = ["check_memory", "describe", "join_rate", "layout_of", "needed_bytes", "rates_of", "workers_for"]
 
 from collections.abc import Sequence
 
@@ -15,30 +15,13 @@ import pyarrow as pa
 
 from ..config import Options
 from ..errors import FlowError
-from ..operators.access import SIDES, JoinSpec, choose_access
-from ..operators.layouts import INDEX_BYTES, Layout, choose_layout
+from ..operators.access import SIDES, JoinSpec
+from ..operators.layouts import Layout
+from ..operators.spread import INDEX_BYTES, choose_layout, price, shares
 from .cells import STEPS_UNDER_WAY
 from .graph import JoinNode, ReadNode, reachable
 from .plan import asked_of_input
 from .worker import CREDIT
-
-HEAD_NS = 30.0
-"""Nanoseconds of the process that deals out, for each row of both inputs, where results need no merging."""
-
-MERGE_NS = 20.0
-"""And where those of several cells interleave."""
-
-LOOK_NS = 15.0
-"""Of a cell, for each row of both inputs: to see whether it is its own, and what it looks for."""
-
-STORE_NS = 20.0
-"""For each row that it stores."""
-
-ASK_NS = 85.0
-"""For each row that looks for others there: to find and write down two of them."""
-
-SCAN_NS = 0.1
-"""For each row that is scanned, where there is no index."""
 
 BUSY = 0.8
 """Of a core's time, at most, in an estimate of what is needed."""
@@ -49,27 +32,7 @@ MOST_WORKERS = 256
 
 def join_rate(spec: JoinSpec, layout: Layout) -> float:
     """Return about how many rows a second of both inputs a join bears, each worker on a core of its own."""
-    stores, asks = _shares(layout)
-    nested = any(choose_access(spec, side).index == "nested" for side in SIDES)
-    ask = ASK_NS
-    if nested:
-        ask += SCAN_NS * max(_rows(spec, side) or 0 for side in SIDES) / (layout.rows if layout.name == "matrix" else 1)
-    cell = LOOK_NS + STORE_NS * stores + ask * asks
-    head = HEAD_NS + (0 if layout.name == "copies" else MERGE_NS)
-    return 1e9 / max(cell, head)
-
-
-def _shares(layout: Layout) -> tuple[float, float]:
-    """Return the part of all rows that a cell stores, and the part that asks it."""
-    n = layout.cells
-    if layout.name == "copies":
-        return 1.0, 1 / n
-    if layout.name == "chain":
-        return 1 / n, 1.0
-    if layout.name == "matrix":
-        each = (1 / layout.rows + 1 / layout.columns) / 2
-        return each, each
-    return 1 / n, 1 / n
+    return 1e9 / price(spec, layout).busiest
 
 
 def workers_for(node: JoinNode, rate: float) -> int | None:
@@ -81,15 +44,19 @@ def workers_for(node: JoinNode, rate: float) -> int | None:
 
 
 def layout_of(node: JoinNode, workers: int) -> Layout:
-    """Return the layout of a join on so many workers; where its sources are paced, for their rates."""
+    """Return the layout of a join on so many workers."""
+    return choose_layout(node.spec, workers, node.layout, rates=rates_of(node))
+
+
+def rates_of(node: JoinNode) -> tuple[float, float]:
+    """Return the rates of the inputs of a join if its sources are paced; else take them to be equal."""
     rates = []
     for before in node.inputs:
         paces = [read.rate for read in reachable([before]) if isinstance(read, ReadNode)]
         rates.append(sum(pace.rows for pace in paces if pace is not None and pace.rows is not None))
         if len(rates) == 1 and len(node.inputs) == 1:
             rates.append(rates[0])
-    known = all(rates) and len(rates) == 2
-    return choose_layout(node.spec, workers, node.layout, rates=(rates[0], rates[1]) if known else (1.0, 1.0))
+    return (rates[0], rates[1]) if all(rates) and len(rates) == 2 else (1.0, 1.0)
 
 
 def needed_bytes(joins: Sequence[JoinNode], needed: dict[int, set[str]]) -> int:
@@ -141,14 +108,14 @@ def describe(
     lines.append(f"    shared, results             at most {_size(options.arena_bytes)} of each worker")
     for node in joins:
         layout = layout_of(node, workers)
-        stores, _ = _shares(layout)
+        kept = shares(layout)
         rows = [_rows(node.spec, side) for side in SIDES[: len(node.inputs)]]
         if any(count is None for count in rows):
             lines.append(
                 f"    in each worker              {node.name}: {INDEX_BYTES} bytes for each row that it stores"
             )
         else:
-            size = int(sum(count or 0 for count in rows) * stores * INDEX_BYTES)
+            size = int(sum((count or 0) * kept[side].stores for side, count in zip(SIDES, rows)) * INDEX_BYTES)
             lines.append(f"    in each worker              {node.name}: about {_size(size)} of index")
     return [*lines, *_rates(joins, workers, rate)]
 

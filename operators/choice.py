@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..state.costs import SCANNED, Costs, known
+from ..state.costs import MEASURED, SCANNED, Costs, known
 from .access import Access, JoinSpec, access_by, choose_access
 from .predicate import RangeTest
 from .ranges import Ends
@@ -48,6 +48,9 @@ REMEMBERED = 4
 
 LOOKED_ROWS, _PROBES = 2048, 256
 """Rows, and tuples that ask, at most, that are held against each other for each test."""
+
+_LIKE = {"po_join": "zone_map"}
+"""Which index's costs speak for one that was asked for by name; for all others the carousel's."""
 
 _ROWS_TOGETHER, _PROBES_TOGETHER = 1024, 32  # for several tests at once, pair by pair
 
@@ -129,12 +132,18 @@ def _some(values: np.ndarray, most: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Way:
-    """A way and what it costs: nanoseconds a tuple, of which `each` for each of the rows that it finds."""
+    """A way and what it costs, in nanoseconds: to `keep` a tuple, to `find` with it, and for `each` row found."""
 
     access: Access
-    fixed: float
+    keep: float
+    find: float
     each: float
     rows: float = 0.0
+
+    @property
+    def fixed(self) -> float:
+        """To store a tuple, and to ask with it, whatever it finds."""
+        return self.keep + self.find
 
     @property
     def nanoseconds(self) -> float:
@@ -144,11 +153,12 @@ class Way:
 
 def price(access: Access, costs: Costs, rows: float, found: float = 0.0) -> Way:
     """Say what a way costs in a window of so many rows when a tuple finds so many of them."""
-    name = access.index
-    find = costs.at(costs.find[name], rows) * (len(access.probe) / SCANNED if name == "nested" else 1)
-    fixed = costs.at(costs.keep[name], rows) + find
+    name = access.index if access.index in MEASURED else _LIKE.get(access.index, "carousel")
+    find = costs.at(costs.find[name], rows)
+    if name == "nested":  # it looks at every row; with no test to look by, all are pairs
+        find *= len(access.probe) / SCANNED * max(1.0, rows / costs.rows[-1])
     each = costs.at(costs.pair[name], rows) + len(access.filters) * costs.at(costs.check, rows)
-    return Way(access, fixed, each, found)
+    return Way(access, costs.at(costs.keep[name], rows), find, each, found)
 
 
 def expected(access: Access, costs: Costs, seen: Seen) -> Way:

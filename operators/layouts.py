@@ -15,11 +15,13 @@ new tuple that may match it there must be exactly one cell that keeps the row *a
   and so on. Storing a row costs little beside looking one up and writing results; so this trades memory and some work
   for results that need no merging, and no load is uneven, whatever the keys.
 
+Which of them a join is given is decided in spread.py.
+
 Splitters move when loads drift apart (`Balance`); they change between two steps, for all cells at once, so that what
 is kept where is a function of the step's number alone.
 """
 
-__all__ = ["LAYOUTS", "Balance", "Chain", "Copies", "Hash", "Layout", "Matrix", "Range", "Share", "choose_layout"]
+__all__ = ["LAYOUTS", "Balance", "Chain", "Copies", "Hash", "Layout", "Matrix", "Range", "Share"]
 
 from collections import deque
 from dataclasses import dataclass
@@ -28,8 +30,7 @@ from typing import Protocol
 
 import numpy as np
 
-from ..errors import FlowError
-from .access import SIDES, Access, JoinSpec, choose_access
+from .access import SIDES
 from .numbering import Half
 from .ranges import OTHER
 
@@ -208,95 +209,6 @@ class Layout:
         if splitters is None:
             splitters = dict.fromkeys(SIDES, even_pieces(self.cells))
         return [Range({side: splitters[side][i] for side in SIDES}) for i in range(self.cells)]
-
-
-def choose_layout(
-    spec: JoinSpec, cells: int, name: str = "auto", shape: tuple[int, int] | None = None,
-    rates: tuple[float, float] = (1.0, 1.0),
-) -> Layout:  # fmt: skip
-    """Choose the layout of a join; `explain()` shows the reason.
-
-    The rule: a key that both sides compare for equality lets each row be kept by one cell and each tuple ask one. Rows
-    that are found by a band, or by several ranges at once, are cheap to store, so each cell has a copy of the index, as
-    long as those take no more than `COPIES_BYTES`; then ranges of the one key are dealt out. Anything else needs the
-    matrix, in the shape that is best for these rates of left and right rows (`best_shape`).
-    """
-    access = {side: choose_access(spec, side) for side in SIDES}
-    hashed = all(_is_equality(found) for found in access.values())
-    ranged = all(_is_range(found) for found in access.values())
-    why = "as asked for"
-    if name == "auto":
-        if hashed:
-            name, why = "hash", "the predicate has an equality key"
-        elif ranged and all(found.probe[0].shape != "comparison" for found in access.values()):
-            name, why = _for_ranges(spec, cells, "a band on one key")
-        elif all(found.boxed for found in access.values()):
-            name, why = _for_ranges(spec, cells, "ranges of several keys", or_else="matrix")
-        else:
-            name, why = "matrix", "no key leads a row to one cell"
-    if name == "hash" and not hashed:
-        raise FlowError(
-            f'{spec.name}: layout="hash" needs an equality such as left.x == right.x that the index uses; '
-            'use layout="matrix", which serves any predicate'
-        )
-    if name == "range" and not ranged:
-        raise FlowError(
-            f'{spec.name}: layout="range" needs a range of one key that the index uses; '
-            'use layout="matrix", which serves any predicate'
-        )
-    if name != "matrix":
-        return Layout(name, why, cells)
-    rows, columns = shape or best_shape(cells, rates, (spec.windows["left"].rows or 1, spec.windows["right"].rows or 1))
-    if rows * columns != cells:
-        raise FlowError(f"{spec.name}: a matrix of {rows} × {columns} has {rows * columns} cells, not {cells}")
-    return Layout(name, why, cells, rows, columns)
-
-
-COPIES_BYTES = 1 << 30
-"""Bytes that the copies of an index may take in all, for `layout="auto"`."""
-
-INDEX_BYTES = 24
-"""Bytes that a row takes in an index of ranges, about."""
-
-
-def _for_ranges(spec: JoinSpec, cells: int, what: str, or_else: str = "range") -> tuple[str, str]:
-    rows = [spec.windows[side].rows for side in (SIDES[:1] if spec.self_join else SIDES)]
-    if any(count is None for count in rows):
-        if cells <= 4:
-            return "copies", f"{what}: cheap to store"
-        return or_else, f"{what}; a window by time could be too large for a copy in each cell"
-    size = sum(count or 0 for count in rows) * INDEX_BYTES * cells
-    if size <= COPIES_BYTES:
-        return "copies", f"{what}: cheap to store; {size >> 20:,} MB for all copies of the index"
-    return or_else, f"{what}; copies of the index would take {size >> 20:,} MB"
-
-
-def best_shape(cells: int, rates: tuple[float, float], windows: tuple[float, float]) -> tuple[int, int]:
-    """Return how many rows (of left groups) and columns (of right groups) a matrix of so many cells should have.
-
-    Every pair of rows is evaluated once, whatever the shape. What depends on it is how often a row is stored and asks:
-    a left one in each column, a right one in each row. Of the shapes with the least of that, the one that keeps tuples
-    waiting for the shortest time: a left tuple looks through the right rows of its column (windows in rows).
-
-    >>> best_shape(8, (1, 1), (100, 100)), best_shape(8, (1, 1), (100, 200)), best_shape(16, (4, 1), (100, 100))
-    ((2, 4), (2, 4), (8, 2))
-    """
-    (left, right), (left_rows, right_rows) = rates, windows
-    shapes = [(rows, cells // rows) for rows in range(1, cells + 1) if cells % rows == 0]
-    work = {shape: left * shape[1] + right * shape[0] for shape in shapes}
-    waiting = {shape: left * right_rows / shape[1] + right * left_rows / shape[0] for shape in shapes}
-    least = min(work.values())
-    return min((shape for shape in shapes if work[shape] <= 1.01 * least), key=lambda shape: waiting[shape])
-
-
-def _is_equality(access: Access) -> bool:
-    several = access.index == "nested" or access.boxed
-    return not several and bool(access.probe) and access.probe[0].shape == "equality"
-
-
-def _is_range(access: Access) -> bool:
-    several = access.index in ("nested", "hash") or access.boxed
-    return not several and len(access.probe) == 1
 
 
 # Splitters --------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import pytest
 from dovetail import left, right
 from dovetail.operators import access, choice
 from dovetail.operators.choice import FIRST_LOOK, Seen, Watch, expected, look, price, ways
-from dovetail.operators.layouts import choose_layout
+from dovetail.operators.spread import choose_layout
 from dovetail.state import costs
 from flows import collected
 from hypothesis import assume, given

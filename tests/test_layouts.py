@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import re
 from collections import deque
 
 import dovetail as dt
@@ -11,9 +12,12 @@ import pytest
 from dovetail import left, right
 from dovetail.engine.parallel import CellMachine, Head
 from dovetail.errors import FlowError
+from dovetail.operators import spread
 from dovetail.operators.access import SIDES, output_fields
-from dovetail.operators.layouts import PARTS, Balance, Layout, choose_layout, fitted_pieces
+from dovetail.operators.layouts import PARTS, Balance, Layout, fitted_pieces
 from dovetail.operators.numbering import NO_TIMES, Step
+from dovetail.operators.spread import choose_layout, price
+from dovetail.state.costs import Costs
 from hypothesis import given
 from hypothesis import strategies as st
 from running import expected_steps, ids, push_arguments, steps, window_join
@@ -78,7 +82,7 @@ def test_any_layout_finds_what_one_cell_finds(cells, case):
     cut = steps(case)
     expected = expected_steps(case, cut)
     rng = case.rng("layout")
-    for index in ("auto", "bplus", "nested"):
+    for index in ("auto", "bplus", "nested", "po_join", "zone_map"):
         try:
             spec = window_join(case, index=index).spec
         except dt.PredicateError:
@@ -149,8 +153,11 @@ def spec_of(on, window=dt.last(1000), index="auto"):  # noqa: B008 - it is immut
     return dt.WindowJoin(schema, schema, on=on, window=window, index=index, **times).spec
 
 
-def test_the_rule_for_layouts():
-    assert choose_layout(spec_of(left.k == right.k), 3).describe() == "hash on 3 cells"
+def test_the_layouts_that_cost_least(monkeypatch):
+    monkeypatch.setattr(spread, "known", lambda: costs_of(20.0))
+    same = left.k == right.k
+    assert choose_layout(spec_of(same), 3).describe() == "copies on 3 cells"
+    assert choose_layout(spec_of(same, dt.last(10_000_000)), 3).describe() == "hash on 3 cells"
     assert choose_layout(spec_of((left.x - right.x).abs() <= 1), 2).describe() == "copies on 2 cells"
     large = spec_of((left.x - right.x).abs() <= 1, dt.last(10_000_000))
     assert choose_layout(large, 2).describe() == "copies on 2 cells"
@@ -158,11 +165,47 @@ def test_the_rule_for_layouts():
     timed = spec_of((left.x - right.x).abs() <= 1, dt.last(time=5))
     assert choose_layout(timed, 4).describe() == "copies on 4 cells"
     assert choose_layout(timed, 5).describe() == "range on 5 cells"
-    assert choose_layout(spec_of(left.x < right.x), 6).describe() == "matrix 2 × 3 on 6 cells"
+    assert choose_layout(spec_of(left.x < right.x), 6).describe() == "copies on 6 cells"
+    for on in (left.x < right.x, left.x != right.x):
+        assert choose_layout(spec_of(on, dt.last(10_000_000)), 6).describe() == "matrix 2 × 3 on 6 cells"
+    assert choose_layout(spec_of(same, dt.last(None)), 2).describe() == "hash on 2 cells"
     several = [left.x < right.x, left.k > right.k]
     assert choose_layout(spec_of(several), 4).describe() == "copies on 4 cells"
     assert choose_layout(spec_of(several, dt.last(10_000_000)), 4).describe() == "matrix 2 × 2 on 4 cells"
     assert choose_layout(spec_of((left.x - right.x).abs() <= 1), 4, "chain").describe() == "chain on 4 cells"
+
+
+def costs_of(keep):
+    names = ("hash", "carousel", "zone_map", "nested")
+    level = {name: dict.fromkeys(names, (ns,)) for name, ns in (("keep", keep), ("find", 50.0), ("pair", 10.0))}
+    return Costs((1 << 30,), **level, check=(1.0,))
+
+
+def test_what_a_layout_costs_follows_from_what_its_cells_do(monkeypatch):
+    spec = spec_of(left.k == right.k)
+    copies, hashed = (price(spec, Layout(name, "", 4), costs_of(100.0), pairs=8) for name in ("copies", "hash"))
+    assert copies.cell == pytest.approx(spread.LOOK_NS + 100 + 50 / 4 + 8 / 4 * (10 + spread.GATHER_NS))
+    assert hashed.cell == pytest.approx(copies.cell - 100 + 100 / 4 + spread.PICK_NS)
+    assert hashed.head - copies.head == 8 * spread.MERGE_NS
+    matrix = price(spec, Layout("matrix", "", 4, 2, 2), costs_of(100.0), pairs=0)
+    assert matrix.cell == pytest.approx(spread.LOOK_NS + spread.PICK_NS + 100 / 2 + 50 / 2)
+    assert copies.busiest == copies.nanoseconds(5) == copies.cell
+    assert copies.nanoseconds(2) == (copies.head + 4 * copies.cell) / 2
+    # Where storing is dear, it is not done several times.
+    for keep, chosen in ((20.0, "copies"), (2000.0, "hash")):
+        monkeypatch.setattr(spread, "known", lambda keep=keep: costs_of(keep))
+        assert choose_layout(spec, 4).describe() == f"{chosen} on 4 cells"
+
+
+def test_the_plan_shows_what_each_layout_costs(monkeypatch):
+    monkeypatch.setattr(spread, "known", lambda: costs_of(20.0))
+    flow = dt.Flow("f")
+    one, two = (flow.read(dt.memory({"t": [1], "x": [1]}), name=name, time="t") for name in ("a", "b"))
+    one.join(two, on=left.x == right.x, window=dt.last(1000), name="j").write(dt.null())
+    said = str(flow.explain(workers=2))
+    assert "spread copies on 2 cells: costs least; all copies of the index take 0.1 MB" in said
+    costs = [float(found) for found in re.findall(r" on 2 cells +([\d,]+)$", said, re.M)]
+    assert len(costs) == 4 and min(costs) == costs[0] > 0
 
 
 def test_a_matrix_takes_the_shape_that_its_paced_sources_ask_for():
@@ -171,10 +214,21 @@ def test_a_matrix_takes_the_shape_that_its_paced_sources_ask_for():
         flow.read(dt.memory({"t": [1], "x": [1]}), name=name, time="t", rate=rate)
         for name, rate in (("fast", 9000), ("slow", 1000))
     )
-    fast.join(slow, on=left.x < right.x, window=dt.last(5), name="one").write(dt.null())
-    slow.join(fast, on=left.x < right.x, window=dt.last(5), name="two").write(dt.null())
+    for name, one, two in (("one", fast, slow), ("two", slow, fast)):
+        one.join(two, on=left.x < right.x, window=dt.last(5), layout="matrix", name=name).write(dt.null())
     said = str(flow.explain(workers=9))
     assert "spread matrix 9 × 1 on 9 cells" in said
+    spec = flow._sinks()[0].inputs[0].spec
+    one, two = (price(spec, Layout("matrix", "", 9, m, 9 // m), costs_of(99.0), rates=(9, 1)) for m in (9, 1))
+    stores = {"one": 0.9 / 9 + 0.1, "two": 0.9 + 0.1 / 9}  # of all rows, and as many ask
+    assert two.cell - one.cell == pytest.approx((stores["two"] - stores["one"]) * (99.0 + 50.0 / 2))
+    # A scan of a window that is larger than any that was measured takes as much longer; one without a test, for ever.
+    large, any_pair = (
+        price(spec_of(on, dt.last(1 << 32), "nested"), Layout("copies", "", 1), costs_of(1.0), pairs=0).cell
+        for on in (left.x < right.x, left.x * right.x > 1)
+    )
+    assert large == pytest.approx(spread.LOOK_NS + 1 + 4 * 50 / 2)
+    assert any_pair == pytest.approx(spread.LOOK_NS + 1 + 2**32 * spread.WRITTEN_NS)
     assert "spread matrix 1 × 9 on 9 cells" in said
 
 

@@ -424,7 +424,7 @@ def test_explain_says_how_a_join_is_spread():
     one.join(two, on=(left.x - right.x).abs() <= 2, window=dt.last(600)).write(dt.null())
     said = str(flow.explain(workers=2))
     assert "flow 'f', joins on 2 worker processes, the rest in this one" in said
-    assert "spread copies on 2 cells: a band on one key: cheap to store; 0 MB for all copies" in said
+    assert "spread copies on 2 cells: costs least; all copies of the index take 0.1 MB" in said
     assert "spread" not in str(flow.explain())
     with pytest.raises(dt.FlowError, match="workers=0; give a number of processes, at least 1"):
         flow.explain(workers=0)
@@ -442,7 +442,7 @@ def test_the_command_line_takes_workers(tmp_path):
         s.join(s, on=left.x < right.x, window=dt.last(10)).write(dt.show())
     """)
     )
-    for command, said in (("run", "x  x_right"), ("explain", "spread matrix 1 × 2 on 2 cells")):
+    for command, said in (("run", "x  x_right"), ("explain", "spread copies on 2 cells")):
         done = subprocess.run(
             [sys.executable, "-m", "dovetail", command, path, "--workers", "2"], capture_output=True, text=True
         )

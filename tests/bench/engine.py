@@ -26,9 +26,10 @@ from dovetail.engine.keeper import keeping
 from dovetail.engine.parallel import CellMachine, Done, Head, Slice
 from dovetail.engine.run import Runner
 from dovetail.operators.access import SIDES, output_fields
-from dovetail.operators.layouts import Layout, best_shape, choose_layout
+from dovetail.operators.layouts import LAYOUTS, Layout
 from dovetail.operators.numbering import Step
 from dovetail.operators.sequencer import Merger, SourceOrder
+from dovetail.operators.spread import best_shape, choose_layout, price
 from dovetail.operators.times import TimeDomain
 from dovetail.transport import Arena, Block, Channel, Reader, RunFolder
 
@@ -652,6 +653,62 @@ def balance():
         row(kind, *found, moves)
 
 
+# What each layout costs ---------------------------------------------------------------------------------------------
+
+
+def kinds():
+    """Yield (name, predicate, index, window, rows of each side) of joins that find about two rows a row."""
+    w, rows = 1 << 16, 1 << 20
+    part = (2 / w) ** 0.5  # of the rows, for each of two inequalities; x - y of two even numbers is above it so often:
+    side = int((1 - (2 * part) ** 0.5) * SPAN)
+    yield "a band", (left.x - right.x).abs() <= SPAN // w, "auto", w, rows
+    yield "keys of two rows", left.k == right.k, "auto", w, rows
+    both = [left.group == right.group, (left.x - right.x).abs() <= SPAN // 64]
+    yield "keys of 64 rows, a band", both, "auto", w, rows
+    yield "two inequalities", [left.x > right.x + side, left.y < right.y - side], "auto", w, rows // 4
+    yield "a band, scanned", (left.x - right.x).abs() <= SPAN // 4096, "nested", 4096, rows // 4
+
+
+def spread():
+    """Two workers: what each layout costs beside what the model says, and which one `auto` takes."""
+    print(f"two workers, two matches a row; ns a row of both inputs, by the clock; load {os.getloadavg()[0]:.1f}")
+    row("", "layout", "ns", "the model", "this process, CPU", "the model", "workers, CPU", "the model")
+    cores = len(os.sched_getaffinity(0))
+    rng = np.random.default_rng(5)
+    for name, on, index, w, rows in kinds():
+        tables = [
+            pa.table({"t": np.arange(rows), "k": rng.integers(0, w // 2, rows), "id": np.arange(rows),
+                      "group": rng.integers(0, 1024, rows),
+                      **{key: rng.integers(0, SPAN, rows) for key in "xy"}})
+            for _ in SIDES
+        ]  # fmt: skip
+
+        def flow_of(layout, on=on, index=index, w=w, tables=tables):
+            flow = dt.Flow("bench")
+            sources = [dt.memory(table, batch_rows=1 << 16) for table in tables]
+            one, two = (flow.read(source, name=f"s{i}", time="t") for i, source in enumerate(sources))
+            joined = one.join(two, on=on, window=dt.last(w), index=index, layout=layout, name="j")
+            joined.select("id", "id_right").write(dt.null())
+            return flow
+
+        layouts = []
+        for layout in LAYOUTS:
+            with contextlib.suppress(dt.FlowError):
+                flow_of(layout)
+                layouts.append(layout)
+        found = {layout: [] for layout in layouts if layout not in ("auto", "shared")}
+        for _ in range(ROUNDS):
+            for layout, runs in found.items():
+                runs.append(run(flow_of(layout), 2))
+        assert len({each[3] for runs in found.values() for each in runs}) == 1
+        for layout, runs in found.items():
+            taken, head, workers = (statistics.median(r[i] for r in runs) / rows / 2 * 1e9 for i in range(3))
+            spec = flow_of(layout)._sinks()[0].inputs[0].inputs[0].spec
+            model = price(spec, choose_layout(spec, 2, layout))
+            row(name, layout, f"{taken:.0f}", f"{model.nanoseconds(cores):.0f}", f"{head:.0f}", f"{model.head:.0f}",
+                f"{workers:.0f}", f"{2 * model.cell:.0f}")  # fmt: skip
+
+
 TABLES = {
     "join": join,
     "where": where,
@@ -660,6 +717,7 @@ TABLES = {
     "slow": slow,
     "shapes": shapes,
     "balance": balance,
+    "spread": spread,
 }
 
 
