@@ -267,14 +267,18 @@ POISONS = [
 
 @pytest.mark.parametrize(("poison", "says"), POISONS if WHOLE else POISONS[1:])
 def test_a_poison_record_is_given_up_and_named(run, poison, says):
-    """After some attempts; when it is harmless a start goes on from the checkpoint before it."""
+    """After four attempts from one checkpoint; when it is harmless a start goes on from there, and needs no other.
+
+    The first attempt may die before the last checkpoint in front of the record is made; then a fifth one made it.
+    """
     job = run(layout="copies")
     said = job.fails(poison=poison)
     assert re.search(says, said), said
     assert re.search(r"This has happened 4 times from checkpoint [0-9]+ on \(rows [0-9,]+ to .* of read 'one'", said)
+    tried = job.attempts
     job.finish(starts=2)
     job.check()
-    assert job.attempts == 5
+    assert job.attempts == tried + 1
 
 
 def test_an_arena_that_is_full_is_waited_for(run):
