@@ -54,6 +54,7 @@ class Codec:
             meta = {
                 "n": message.number, "batches": {side: len(found) for side, found in message.batches.items()},
                 "first": message.first, "bounds": message.bounds, "pieces": pieces, "again": message.again,
+                "turns": message.turns,
             }  # fmt: skip
             return STEP, meta, parts
         if isinstance(message, Slice):
@@ -78,7 +79,9 @@ class Codec:
                 side: [tuple(Piece(*piece) for piece in cell) for cell in cells]
                 for side, cells in meta["pieces"].items()
             }
-            return StepMessage(meta["n"], batches, meta["first"], row_lo, row_hi, meta["bounds"], cut, meta["again"])
+            return StepMessage(
+                meta["n"], batches, meta["first"], row_lo, row_hi, meta["bounds"], cut, meta["again"], meta["turns"]
+            )
         if kind == SLICE:
             data, later, *ties = parts
             tie = _numbers_of(ties[0]) if ties else None

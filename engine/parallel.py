@@ -15,6 +15,7 @@ waits is bound; a cell forgets rows by the bounds that travel with a step, after
 
 __all__ = ["CellMachine", "Done", "Head", "Slice", "StepMessage"]
 
+import math
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -31,6 +32,13 @@ from ..operators.evaluate import Columns
 from ..operators.layouts import Balance, Layout, Pieces
 from ..operators.numbering import NO_TIMES, Half, Numbered, Numbering, Step, rank_of
 from ..operators.ranges import OTHER
+
+TURN_SLICES = 4
+"""Slices of results, about, that a cell of `copies` makes in a turn: half of what it may have under way (worker.py), so
+that it has begun with the next when the cell before it is done."""
+
+REMEMBERED_ROWS = 1 << 17
+"""Rows, about, by which it is judged how many pairs a row finds."""
 
 SAMPLE = 1024
 """Keys of a step, and side, by which the head learns where keys lie: each of eight cells sees some hundred of them, so
@@ -49,6 +57,7 @@ class StepMessage:
     bounds: dict[str, int]
     pieces: dict[str, list[Pieces]] | None = None  # of `range`: from this step on
     again: bool = False  # rows that were stored before a restore, to be stored again; with none, that was all
+    turns: int = 1  # of `copies`: in which cells answer their parts
 
 
 @dataclass(frozen=True)
@@ -100,9 +109,9 @@ class CellMachine:
         numbered = self._numbered(message)
         with np.errstate(all="ignore"):
             prepared = cell.prepare(batches, numbered)
-            probes = cell.store(batches, prepared, numbered)
+            turns = cell.store(batches, prepared, numbered)
         ties = None if self.layout.name == "copies" else Ties(numbered.halves, numbered.total, spec.self_join)
-        for answer in cell.answers(probes):
+        for answer in cell.answers(turns):
             for data, part in cell.gather(answer):
                 tie = None if ties is None else ties.of(part.left, part.right, part.later)
                 yield Slice(message.number, part.upto, data, part.later, tie)
@@ -131,7 +140,7 @@ class CellMachine:
             else:
                 rank, total = rank_of(row_hi, message.first[OTHER[side]]), total + len(row_hi)
             halves[side] = Half(message.first[side], message.row_lo[side], row_hi, rank)
-        return Numbered(halves, total, np.empty(0, np.int64), message.bounds)
+        return Numbered(halves, total, np.empty(0, np.int64), message.bounds, message.turns)
 
 
 def _some_keys(spec: JoinSpec, side: str, batches: Sequence[pa.RecordBatch]) -> np.ndarray:
@@ -158,6 +167,7 @@ class _UnderWay:
     times: np.ndarray
     mark: Watermark
     open: set[int]
+    pairs: int = 0
 
 
 class Head:
@@ -175,6 +185,7 @@ class Head:
         self.pieces: dict[str, list[Pieces]] | None = None  # for the next step
         self.steps: deque[_UnderWay] = deque()
         self.dealt = 0
+        self.matches, self.matches_rows = 0.0, 0  # pairs a row, of the last steps
         self.watermark: Watermark = START
         self.cell_bytes = [0] * layout.cells
         self.cell_nulls = [0] * layout.cells
@@ -233,10 +244,22 @@ class Head:
             {side: numbered.halves[side].row_hi for side in SIDES},
             bounds,
             self.pieces,
+            turns=self._turns(numbered.total),
         )
         self.pieces = None
         self._begin(numbered.times, mark)
         return message
+
+    def _turns(self, total: int) -> int:
+        """Return in how many turns the cells of `copies` should answer so many tuples.
+
+        The results of a cell wait for those of the cell before it, and only some slices may wait. With one turn, where
+        tuples find many rows, the second cell would stand still while the first answers its half.
+        """
+        if self.layout.name != "copies" or self.layout.cells == 1:
+            return 1
+        slices = self.matches * total / self.layout.cells / self.collector.out_rows
+        return max(1, min(math.ceil(slices / TURN_SLICES), total // self.layout.cells))
 
     def deal_again(self, side: str, first: int, batches: Sequence[pa.RecordBatch]) -> StepMessage:
         """Deal out rows of one side that were stored before a restore; they have their numbers."""
@@ -264,14 +287,18 @@ class Head:
         """Take what a cell has sent."""
         if isinstance(message, Slice):
             self.collector.take(message.step, cell, message.upto, message.data, message.later, message.tie)
+            self._step(message.step).pairs += message.data.num_rows
             return
         self.collector.done(message.step, cell)
-        step = next(step for step in self.steps if step.number == message.step)
+        step = self._step(message.step)
         step.open.discard(cell)
         self.cell_bytes[cell], self.cell_nulls[cell] = message.nbytes, message.null_keys
         self.found_by = message.found_by or self.found_by
         if self.balance is not None and len(step.times):
             self._weigh(cell, message, step)
+
+    def _step(self, number: int) -> _UnderWay:
+        return next(step for step in self.steps if step.number == number)
 
     def results(self) -> Iterator[tuple[pa.RecordBatch, "np.ndarray | None", Watermark]]:
         """Hand out what may go on: results with their times, and after each step its watermark."""
@@ -282,6 +309,9 @@ class Head:
             if not self.collector.finished(step.number):
                 return
             self.steps.popleft()
+            rows = self.matches_rows = min(self.matches_rows, REMEMBERED_ROWS) + len(step.times)
+            if rows:
+                self.matches += (step.pairs - self.matches * len(step.times)) / rows
             if step.mark > self.watermark:
                 self.watermark = step.mark
                 times = None if self.spec.time is None else np.empty(0, np.int64)

@@ -401,8 +401,14 @@ class JoinTask(Merging):
 
     @property
     def enough(self) -> bool:
-        """Tell whether what was taken makes a step by itself."""
-        return self.taken >= SMALL_STEP or self.node.domain is None
+        """Tell whether what was taken makes a step by itself, now: rows may have to wait for those of the other input.
+
+        (When both bring a batch in turn, the first sets free a row of what had to wait. As a step of its own that cost
+        as much as the next one with all of both batches.)
+        """
+        if self.taken < SMALL_STEP or self.merger is None:
+            return self.taken >= SMALL_STEP or self.node.domain is None
+        return self.merger.can_release(SMALL_STEP)
 
     @property
     def idle(self) -> bool:

@@ -335,19 +335,20 @@ class _Probes:
     """The new tuples of one side looking for rows of the other: pairs of a few at a time, in order."""
 
     def __init__(
-        self, side: str, target: _StoredSide, columns: Columns, ends: dict[RangeTest, Ends], half: Half,
-        can: np.ndarray | None, total: int,
+        self, side: str, target: _StoredSide, share: Share | None, columns: Columns, ends: dict[RangeTest, Ends],
+        half: Half, can: np.ndarray | None, total: int,
     ) -> None:  # fmt: skip
         self.target, self.columns, self.ends = target, columns, ends
-        self.rank, self.first, self.total = half.rank, half.first, total
+        self.rank, self.first = half.rank, half.first
+        self.until = share.until(total) if isinstance(share, Copies) else total  # no rank from here on is looked at
         self.index = (target.lender or target).index
         self.probe = self.row = NO_TIMES
         probe_ends = self._index_ends(target.access)
         mine: np.ndarray | slice | None = None
-        if target.share is not None and len(self.rank):
+        if share is not None and len(self.rank):
             shared = probe_ends if target.access is target.ways[0] else self._index_ends(target.ways[0])
             lo, hi = shared or (np.empty(len(self.rank), np.uint64),) * 2
-            mine = target.share.asks(side, half, total, lo, hi)
+            mine = share.asks(side, half, total, lo, hi)
         # Only tuples that may find something here go on: `asked` says which (a slice, if they are next to each other),
         # and `next` counts among them.
         self.asked: np.ndarray | slice
@@ -378,7 +379,7 @@ class _Probes:
     def frontier(self) -> int:
         """The rank below which every pair has been found."""
         if self.next >= self.count:
-            return self.total
+            return self.until
         at = self.next + self.asked.start if isinstance(self.asked, slice) else self.asked[self.next]
         return int(self.rank[at])
 
@@ -462,7 +463,7 @@ class _Probes:
 
     def take(self, before_rank: int) -> tuple[np.ndarray, np.ndarray]:
         """Hand out the pairs whose probe stands before a place in the order."""
-        if before_rank >= self.total:
+        if before_rank >= self.until:
             taken, self.probe, self.row = (self.probe, self.row), NO_TIMES, NO_TIMES
             return taken
         until = int(np.searchsorted(self.rank, before_rank))
@@ -584,8 +585,8 @@ class Cell:
         for side in SIDES:
             tests, share = self.stored[OTHER[side]].tests, self.stored[side].share
             if isinstance(share, Copies) and numbered is not None:
-                part = share.asks(side, numbered.halves[side], numbered.total, _NO_KEYS, _NO_KEYS)
-                ends[side] = _ends_of_part(tests, columns[side], part, rows[side])
+                parts = [_part_of(each, side, numbered) for each in share.in_turns(numbered.turns)]
+                ends[side] = _ends_of_parts(tests, columns[side], parts, rows[side])
             elif rows[side]:
                 ends[side] = {test: test.ends(columns[side], rows[side]) for test in tests}
             else:
@@ -594,8 +595,8 @@ class Cell:
 
     def store(
         self, batches: dict[str, Sequence[pa.RecordBatch]], prepared: Prepared, numbered: Numbered
-    ) -> "list[_Probes]":
-        """Take new tuples in; return what is to be found for them."""
+    ) -> "list[list[_Probes]]":
+        """Take new tuples in; return what is to be found for them, in turns, for each side."""
         self.load = 0
         for side in SIDES:
             self.load += self.stored[side].store(prepared.new[side], numbered.halves[side].first, prepared.rows[side])
@@ -605,17 +606,24 @@ class Cell:
                 log.append(batch if batch.schema.names == log.schema.names else batch.select(log.schema.names))
         for sides, watch in self.watches:
             self._watch(sides, watch, prepared, numbered)
-        probes = [
-            _Probes(
-                side, self.stored[OTHER[side]], prepared.columns[side], prepared.ends[side], numbered.halves[side],
-                prepared.new[side].can, numbered.total,
-            )
-            for side in SIDES
+        shares = {side: [stored.share] for side, stored in self.stored.items()}
+        for side, [share] in shares.items():
+            if isinstance(share, Copies):
+                shares[side] = [*share.in_turns(numbered.turns)]
+        turns = [
+            [
+                _Probes(
+                    side, self.stored[OTHER[side]], share, prepared.columns[side], prepared.ends[side],
+                    numbered.halves[side], prepared.new[side].can, numbered.total,
+                )
+                for side, share in ((side, shares[OTHER[side]][turn]) for side in SIDES)
+            ]
+            for turn in range(len(shares["left"]))
         ]  # fmt: skip
-        self.load += sum(half.count for half in probes)
-        if self.shared is not None and any(half.count for half in probes):
-            self._start_shared(probes)
-        return probes
+        self.load += sum(half.count for probes in turns for half in probes)
+        if self.shared is not None and any(half.count for half in turns[0]):
+            self._start_shared(turns[0])
+        return turns
 
     def _start_shared(self, probes: "list[_Probes]") -> None:
         """Give the threads a step: what each tuple looks for, and where its own key is to be stored."""
@@ -652,7 +660,7 @@ class Cell:
         stored, asking, half = self.stored[side], OTHER[side], numbered.halves[OTHER[side]]
         asked = slice(0, prepared.rows[asking])
         if isinstance(stored.share, Copies):  # of the others it was not computed what they look for
-            asked = stored.share.asks(asking, half, numbered.total, _NO_KEYS, _NO_KEYS)
+            asked = _part_of(stored.share.in_turns(numbered.turns)[0], asking, numbered)
         rows = stored.some_rows(LOOKED_ROWS)
         if asked.start >= asked.stop or not len(rows):
             return None
@@ -689,11 +697,13 @@ class Cell:
     def _stored_of(self, side: str) -> Iterable[_StoredSide]:
         return self.stored.values() if self.spec.self_join else [self.stored[side]]
 
-    def answers(self, probes: "list[_Probes]") -> Iterator[Answer]:
+    def answers(self, turns: "list[list[_Probes]]") -> Iterator[Answer]:
         """Find the pairs of the new tuples, in order, at most `out_rows` at a time."""
+        for probes in turns:
+            yield from self._answers(probes)
+
+    def _answers(self, probes: "list[_Probes]") -> Iterator[Answer]:
         left, right = probes
-        if left.total == 0:
-            return
         while not (left.done and right.done):
             if self.shared is not None:  # of both sides up to one tuple, so that nothing is left from before
                 self._find_shared(probes)
@@ -782,17 +792,32 @@ def _same_storage(left: _StoredSide, right: _StoredSide) -> bool:
     return keys[0] == keys[1] and conditions[0] == conditions[1]
 
 
-def _ends_of_part(tests: tuple[RangeTest, ...], columns: Columns, part: slice, rows: int) -> dict[RangeTest, Ends]:
-    """Return what a part of some tuples looks for, at their places; anything for the others."""
-    count = part.stop - part.start
-    mine = Columns(lambda side, name: columns.array(side, name).slice(part.start, count))
+def _part_of(share: Copies, side: str, numbered: Numbered) -> slice:
+    """Return the new tuples of a side that a cell is asked for in one turn."""
+    return share.asks(side, numbered.halves[side], numbered.total, _NO_KEYS, _NO_KEYS)
+
+
+def _ends_of_parts(
+    tests: tuple[RangeTest, ...], columns: Columns, parts: list[slice], rows: int
+) -> dict[RangeTest, Ends]:
+    """Return what parts of some tuples look for, at their places; anything for the others."""
     found: dict[RangeTest, Ends] = {}
-    for test in tests:
-        ends = test.ends(mine, count) if count else (_NO_KEYS, _NO_KEYS)
-        low, high = (np.empty((*end.shape[:-1], rows), np.uint64) for end in ends)
-        low[..., part], high[..., part] = ends
-        found[test] = low, high
-    return found
+    for part in parts:
+        if part.start >= part.stop:
+            continue
+        mine = Columns(partial(_cut, columns, part))
+        for test in tests:
+            ends = test.ends(mine, part.stop - part.start)
+            if test not in found:
+                low, high = (np.empty((*end.shape[:-1], rows), np.uint64) for end in ends)
+                found[test] = low, high
+            for all_of_them, end in zip(found[test], ends, strict=True):
+                all_of_them[..., part] = end
+    return found or {test: (np.empty(rows, np.uint64), np.empty(rows, np.uint64)) for test in tests}
+
+
+def _cut(columns: Columns, part: slice, side: str, name: str) -> pa.Array:
+    return columns.array(side, name).slice(part.start, part.stop - part.start)
 
 
 def _columns_of(batches: Sequence[pa.RecordBatch]) -> Columns:

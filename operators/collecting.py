@@ -73,10 +73,12 @@ class _Waiting:
             self.handed_on += 1
 
 
-def _ends(run: list[tuple[pa.RecordBatch, np.ndarray, np.ndarray]]) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return the places of the first and the last result of a run."""
-    (_, first, first_tie), (_, last, last_tie) = run[0], run[-1]
-    return (int(first[0]), int(first_tie[0])), (int(last[-1]), int(last_tie[-1]))
+class _Slice:
+    """Some results of one cell, and the places of the first and of the last in the order."""
+
+    def __init__(self, cell: int, data: pa.RecordBatch, later: np.ndarray, tie: np.ndarray) -> None:
+        self.cell, self.data, self.later = cell, data, later
+        self.first, self.last = (int(later[0]), int(tie[0])), (int(later[-1]), int(tie[-1]))
 
 
 class Collector:
@@ -134,11 +136,10 @@ class Collector:
         cut = min(cell.frontier for cell in cells)
         runs = [list(cell.below(cut)) for cell in cells]
         runs = [run for run in runs if run]
-        if not runs:
-            return
-        runs.sort(key=lambda run: _ends(run)[0])
-        if all(_ends(before)[1] < _ends(after)[0] for before, after in pairwise(runs)):
-            yield from ((data, later) for run in runs for data, later, _ in run)
+        # As a rule (`copies`) no slice reaches behind the beginning of another cell's: then they go on as they came.
+        slices = sorted((_Slice(cell, *each) for cell, run in enumerate(runs) for each in run), key=lambda s: s.first)
+        if all(a.cell == b.cell or a.last < b.first for a, b in pairwise(slices)):
+            yield from ((each.data, each.later) for each in slices)
             return
         log = WindowLog(self.schema)
         merging = []

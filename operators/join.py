@@ -83,13 +83,13 @@ class JoinDriver:
             prepared = self.cell.prepare(batches)
             self.broken = "a step was stored only in part"
             numbered = self.numbering.number(steps)
-            probes = self.cell.store(batches, prepared, numbered)
+            turns = self.cell.store(batches, prepared, numbered)
         self.broken = "the results of a step were not all taken"
-        return self._answer(probes, numbered)
+        return self._answer(turns, numbered)
 
-    def _answer(self, probes: list, numbered: Numbered) -> Iterator[Slice]:
+    def _answer(self, turns: list, numbered: Numbered) -> Iterator[Slice]:
         try:
-            for answer in self.cell.answers(probes):
+            for answer in self.cell.answers(turns):
                 self.pairs += len(answer.later)
                 for data, part in self.cell.gather(answer):
                     yield data, None if self.spec.time is None else numbered.times[part.later]

@@ -24,7 +24,7 @@ is kept where is a function of the step's number alone.
 __all__ = ["LAYOUTS", "Balance", "Chain", "Copies", "Hash", "Layout", "Matrix", "Range", "Share"]
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Protocol
 
@@ -160,10 +160,27 @@ class Chain:
 
 @dataclass(frozen=True)
 class Copies:
-    """Cell `cell` of `cells`, each of which keeps everything."""
+    """Cell `cell` of `cells`, each of which keeps everything; they are asked for parts of a step in turns."""
 
     cell: int
     cells: int
+    turn: int = 0
+    turns: int = 1
+
+    def in_turns(self, turns: int) -> "list[Copies]":
+        """Return what is its own in each of so many turns."""
+        return [replace(self, turn=turn, turns=turns) for turn in range(turns)]
+
+    def part(self, total: int) -> tuple[int, int]:
+        """Return the ranks, of so many, that are its own in this turn: from one up to another."""
+        at, parts = self.turn * self.cells + self.cell, self.turns * self.cells
+        return total * at // parts, total * (at + 1) // parts
+
+    def until(self, total: int) -> int:
+        """Return the rank up to which nothing else is its own."""
+        if self.turn + 1 == self.turns:
+            return total
+        return replace(self, turn=self.turn + 1).part(total)[0]
 
     def keeps(self, side: str, first: int, keys: np.ndarray) -> None:
         """All rows."""
@@ -171,8 +188,7 @@ class Copies:
 
     def asks(self, side: str, half: Half, total: int, lo: np.ndarray, hi: np.ndarray) -> slice:
         """The cell's part of a step, by rank."""
-        begin, end = (total * cell // self.cells for cell in (self.cell, self.cell + 1))
-        return slice(*np.searchsorted(half.rank, [begin, end]).tolist())
+        return slice(*np.searchsorted(half.rank, self.part(total)).tolist())
 
 
 def _in_turn(first: int, n: int, group: int, groups: int) -> np.ndarray | None:

@@ -60,6 +60,7 @@ class Numbered:
     total: int  # ranks go from 0 to here
     times: np.ndarray  # by rank
     bounds: dict[str, int]  # once the step is done: rows of each side below these can be met by nobody
+    turns: int = 1  # in which the cells of `copies` are asked for their parts
 
 
 class Numbering:

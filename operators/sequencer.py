@@ -42,14 +42,17 @@ class _Held:
     times: np.ndarray
     taken: int = 0
 
+    def until(self, bound: Watermark) -> int:
+        """Return the place behind the last row with a time at most `bound`."""
+        if bound > INT64_MAX:
+            return len(self.times)
+        if bound < INT64_MIN:
+            return self.taken
+        return int(np.searchsorted(self.times, bound, side="right"))
+
     def release(self, bound: Watermark) -> "tuple[pa.RecordBatch, np.ndarray] | None":
         """Hand out the rows with a time at most `bound`."""
-        if bound > INT64_MAX:
-            until = len(self.times)
-        elif bound < INT64_MIN:
-            until = self.taken
-        else:
-            until = int(np.searchsorted(self.times, bound, side="right"))
+        until = self.until(bound)
         if until <= self.taken:
             return None
         part = slice(self.taken, until)
@@ -280,6 +283,18 @@ class Merger:
             times = rescale(batch.times, self.domains[i], self.time, self.where)
             self.held[i].append(_Held(batch.data, times))
             self._size += self.held[i][-1].size
+
+    def can_release(self, rows: int) -> bool:
+        """Tell whether the turn of so many rows has come."""
+        for i, queue in enumerate(self.held):
+            bound = self._bound(i)
+            for held in queue:
+                rows -= max(0, held.until(bound) - held.taken)
+                if rows <= 0:
+                    return True
+                if held.times[-1] > bound:
+                    break
+        return rows <= 0
 
     def release(self) -> list[Step]:
         """Return, for each input, the rows whose turn has come."""

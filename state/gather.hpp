@@ -74,10 +74,23 @@ class Chunks {
   void locate(const int64_t* rows, size_t n, Place* places) {
     if (n == 0) return;
     demand(!first_.empty(), "rows were asked for of an empty log");
-    const int64_t begin = first_.front(), end = end_;
+    const int64_t begin = first_.front();
+    const auto held = static_cast<uint64_t>(end_ - begin);
+    uint64_t outside = 0;
+    for (size_t i = 0; i < n; ++i) outside |= static_cast<uint64_t>(rows[i] - begin) >= held;
+    demand(!outside, "a row was asked for that the log does not hold");
     if (hints_.empty()) make_hints();
+    if (crowd_ <= 1) {  // whether a chunk ends before a row of its stretch cannot be guessed, so no branch asks
+      const uint32_t last = static_cast<uint32_t>(size()) - 1;
+      for (size_t i = 0; i < n; ++i) {
+        uint32_t chunk = hints_[static_cast<size_t>(rows[i] - begin) >> shift_];
+        const uint32_t next = std::min(chunk + 1, last);
+        chunk += (chunk < last) & (first_[next] <= rows[i]);
+        places[i] = {chunk, static_cast<uint32_t>(rows[i] - first_[chunk])};
+      }
+      return;
+    }
     for (size_t i = 0; i < n; ++i) {
-      demand(rows[i] >= begin && rows[i] < end, "a row was asked for that the log does not hold");
       uint32_t chunk = hints_[static_cast<size_t>(rows[i] - begin) >> shift_];
       while (chunk + 1 < first_.size() && first_[chunk + 1] <= rows[i]) ++chunk;
       places[i] = {chunk, static_cast<uint32_t>(rows[i] - first_[chunk])};
@@ -185,7 +198,8 @@ class Chunks {
     }
   }
 
-  // hints_[d >> shift_] is the chunk that holds the first row of that stretch; some four stretches a chunk.
+  // hints_[d >> shift_] is the chunk that holds the first row of that stretch; some four stretches a chunk. No stretch
+  // has more than crowd_ ends of chunks in it.
   void make_hints() {
     const auto span = static_cast<size_t>(end_ - first_.front());
     shift_ = 0;
@@ -197,6 +211,8 @@ class Chunks {
       while (chunk + 1 < first_.size() && first_[chunk + 1] <= row) ++chunk;
       hints_[h] = chunk;
     }
+    crowd_ = static_cast<uint32_t>(size()) - 1 - hints_.back();
+    for (size_t h = 1; h < hints_.size(); ++h) crowd_ = std::max(crowd_, hints_[h] - hints_[h - 1]);
   }
 
   std::vector<std::pair<int, int>> columns_;  // (layout, bytes a value)
@@ -204,6 +220,7 @@ class Chunks {
   std::vector<int64_t> first_;
   std::vector<Part> parts_;
   std::vector<uint32_t> hints_;
+  uint32_t crowd_ = 0;
   size_t shift_ = 0;
   int64_t end_ = 0;
 };

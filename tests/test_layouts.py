@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from dovetail import left, right
-from dovetail.engine.parallel import CellMachine, Head
+from dovetail.engine.parallel import CellMachine, Head, Slice
+from dovetail.engine.worker import CREDIT
 from dovetail.errors import FlowError
 from dovetail.operators import spread
 from dovetail.operators.access import SIDES, output_fields
@@ -91,6 +92,41 @@ def test_any_layout_finds_what_one_cell_finds(cells, case):
             join = window_join(case, index=index)
             join._driver = Spread(spec, layout, rng, moves=rng.random() < 0.5)
             assert [ids(join.push(**push_arguments(case, step))) for step in cut] == expected, (index, layout)
+
+
+def test_cells_do_not_stand_still_while_another_answers_its_half():
+    """A cell may have eight slices under way. In one turn its half waited for the whole of the half before it."""
+    schema = pa.schema([("t", pa.int64()), ("x", pa.int64()), ("id", pa.int64())])
+    on, window = left.x == right.x, dt.last(100)
+    spec = dt.WindowJoin(schema, schema, on=on, window=window, left_time="t", right_time="t").spec
+    layout = Layout("copies", "", 2)
+    cells = [CellMachine(spec, ["id", "id_right"], 10, layout, number) for number in range(2)]
+    head = Head(spec, cells[0].cell.schema, 10, layout, credit=1)
+    turns, waited = [], []
+    for at in range(0, 400, 100):
+        rows = Step([pa.record_batch({"t": range(at, at + 100), "x": [7] * 100, "id": range(at, at + 100)})],
+                    np.arange(at, at + 100))  # fmt: skip
+        message = head.deal({"left": rows, "right": rows}, at)
+        turns.append(message.turns)
+        answers, under_way, slices = [cell.handle(message) for cell in cells], [0, 0], [0, 0]
+        going, rounds = {0, 1}, 0
+        while going:
+            rounds += 1
+            for number in sorted(going):
+                if under_way[number] >= CREDIT:
+                    continue
+                piece = next(answers[number], None)
+                going -= {number} if piece is None else set()
+                if piece is not None:
+                    head.take(number, piece)
+                if isinstance(piece, Slice):
+                    under_way[number] += 1
+                    slices[number] += 1
+            list(head.results())
+            under_way = [before - gone for before, gone in zip(under_way, head.collector.handed_on(), strict=True)]
+        waited.append(rounds / max(slices))
+    assert turns[0] == 1 and min(turns[1:]) > 20
+    assert max(waited[2:]) < 1.1 < 1.3 < waited[0]
 
 
 def whose(pieces, key, row):

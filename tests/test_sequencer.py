@@ -313,11 +313,13 @@ class Merged:
         self.marks[i] = mark * scale
         self.merger.put(i, Batch(batch, np.array(times, np.int64), mark))
         before = len(self.out)
+        can = [self.merger.can_release(n) for n in range(40)]
         step = []
         for j, released in enumerate(self.merger.release()):
             ids = [n for b in released.batches for n in b["id"].to_pylist()]
             assert len(ids) == released.rows == len(released.times)
             step += [(time, j, n) for time, n in zip(released.times.tolist(), ids)]
+        assert can == [n <= len(step) for n in range(40)]
         self.out += sorted(step)
         self.look(before)
 

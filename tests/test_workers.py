@@ -220,6 +220,21 @@ def test_small_steps_are_dealt_out_one_at_a_time():
     assert len(rows()) == 4 and not join.full, "one for each batch"
 
 
+def test_rows_that_must_wait_for_the_other_input_make_no_step():
+    """Two inputs in turn: with each batch of the first a row of the second is set free, but no more."""
+    join = ParallelJoin(banded(dt.last(600))._sinks()[0].inputs[0], {"id"}, dt.Options(), Layout("copies", "", 2))
+    dealt = []
+    join.workers = SimpleNamespace(deal=lambda _, message: dealt.append(message), acknowledge=lambda _: None)
+    inputs = [table(n, rows=3 * SMALL_STEP).select(["x", "id", "t"]).to_batches()[0] for n in (1, 2)]
+    for turn in range(3):
+        times = np.arange(turn * SMALL_STEP, (turn + 1) * SMALL_STEP)
+        for port, data in enumerate(inputs):
+            batch = Batch(data.slice(turn * SMALL_STEP, SMALL_STEP), times, int(times[-1]))
+            assert list(join.process(port, batch)) == []
+            assert len(dealt) == turn + port
+    assert all(len(each.batches["left"]) == 1 for each in dealt)
+
+
 def test_windows_that_do_not_fit_say_what_to_do():
     said = r"join 'join-1': its windows and a step of rows do not fit.*batch_rows="
     with pytest.raises(dt.TransportError, match=said):

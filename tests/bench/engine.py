@@ -132,6 +132,21 @@ def join():
     )
 
 
+def found():
+    """What one worker and two are worth when a row finds more."""
+    print(f"band join, w = 2^20, ids out, by rows that a row finds; load {os.getloadavg()[0]:.1f}")
+    row("rows found", "in one process", "one worker process", "two workers", "two / one", "two: ns a row, head", "workers")
+    for matches, rows in ((2, ROWS // 2), (8, ROWS // 2), (32, ROWS // 4)):
+        runs = {workers: [] for workers in (0, 1, 2)}
+        for _ in range(ROUNDS):
+            for workers, each in runs.items():
+                each.append(run(band(matches=matches, rows=rows), workers))
+        rates = (f"{2 * rows / statistics.median(r[0] for r in each) / 1e6:.2f} M/s" for each in runs.values())
+        ratio = statistics.median(one[0] / two[0] for one, two in zip(runs[1], runs[2], strict=True))
+        spent = (f"{statistics.median(r[i] for r in runs[2]) / rows / 2 * 1e9:.0f}" for i in (1, 2))
+        row(f"{matches}", *rates, f"{ratio:.2f}", *spent)
+
+
 def spec_of(matches=2.0, w=W, windows=None, on=None):
     schema = pa.schema([("t", pa.int64()), ("x", pa.int64()), ("id", pa.int64())])
     on = on if on is not None else (left.x - right.x).abs() <= int(matches / w * SPAN / 2)
@@ -238,9 +253,9 @@ def where():
                 with taking("cells: keys and ranges of keys"):
                     prepared = cell.prepare(message.batches, numbered)
                 with taking("cells: stored in both indexes"):
-                    probes = cell.store(message.batches, prepared, numbered)
+                    turns = cell.store(message.batches, prepared, numbered)
                 with taking("cells: found, and in the order of results"):
-                    answers = list(cell.answers(probes))
+                    answers = list(cell.answers(turns))
                 for answer in answers:
                     with taking("cells: columns gathered"):
                         [(data, part)] = cell.gather(answer)
@@ -556,7 +571,7 @@ def drive(spec, layout, steps, *, answers=True):
     machines = [CellMachine(spec, columns, 65_536, layout, i) for i in range(layout.cells)]
     if not answers:
         for machine in machines:
-            machine.cell.answers = lambda probes: iter(())
+            machine.cell.answers = lambda turns: iter(())
     head = Head(spec, machines[0].cell.schema, 65_536, layout, 4)
     stored, asked, looked = (np.zeros(layout.cells) for _ in range(3))
     loads = []
@@ -567,12 +582,13 @@ def drive(spec, layout, steps, *, answers=True):
             store = machine.cell.store
 
             def counted(*args, i=i, store=store):
-                probes = store(*args)
-                asks = sum(half.count for half in probes)
+                turns = store(*args)
+                halves = [half for probes in turns for half in probes]
+                asks = sum(half.count for half in halves)
                 asked[i] += asks
                 stored[i] += machines[i].cell.load - asks
-                looked[i] += sum(int((half.row_hi - half.row_lo).sum()) for half in probes)
-                return probes
+                looked[i] += sum(int((half.row_hi - half.row_lo).sum()) for half in halves)
+                return turns
 
             machine.cell.store = counted
             for answer in machine.handle(message):
@@ -711,6 +727,7 @@ def spread():
 
 TABLES = {
     "join": join,
+    "found": found,
     "where": where,
     "hop": hop,
     "latency": latency,
