@@ -560,6 +560,17 @@ def own_bounds(const int64_t[::1] own, int64_t first, Window window, RowTimes re
     return lo, hi
 
 
+def ranks_of(const int64_t[::1] row_hi, int64_t other_first):
+    """The place of each new tuple of one side among all of its step: after the other's that came before it."""
+    cdef Py_ssize_t n = row_hi.shape[0], i
+    cdef cnp.ndarray[int64_t, ndim=1] ranks = np.empty(n, np.int64)
+    cdef int64_t* place = <int64_t*>cnp.PyArray_DATA(ranks)
+    with nogil:
+        for i in range(n):
+            place[i] = row_hi[i] - other_first + i
+    return ranks
+
+
 def expiry_bound(Window window, int64_t rows, last_time, RowTimes times):
     """The least row that any later tuple may meet; `last_time` is None when there is no time."""
     cdef bint has_time = last_time is not None

@@ -135,7 +135,7 @@ def join():
 def found():
     """What one worker and two are worth when a row finds more."""
     print(f"band join, w = 2^20, ids out, by rows that a row finds; load {os.getloadavg()[0]:.1f}")
-    row("rows found", "in one process", "one worker process", "two workers", "two / one", "two: ns a row, head", "workers")
+    row("", "in one process", "one worker process", "two workers", "two / one", "two: head, ns a row", "two: workers")
     for matches, rows in ((2, ROWS // 2), (8, ROWS // 2), (32, ROWS // 4)):
         runs = {workers: [] for workers in (0, 1, 2)}
         for _ in range(ROUNDS):
@@ -144,7 +144,7 @@ def found():
         rates = (f"{2 * rows / statistics.median(r[0] for r in each) / 1e6:.2f} M/s" for each in runs.values())
         ratio = statistics.median(one[0] / two[0] for one, two in zip(runs[1], runs[2], strict=True))
         spent = (f"{statistics.median(r[i] for r in runs[2]) / rows / 2 * 1e9:.0f}" for i in (1, 2))
-        row(f"{matches}", *rates, f"{ratio:.2f}", *spent)
+        row(f"{matches} rows found", *rates, f"{ratio:.2f}", *spent)
 
 
 def spec_of(matches=2.0, w=W, windows=None, on=None):
