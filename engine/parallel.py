@@ -30,9 +30,8 @@ from ..operators.cell import Cell
 from ..operators.collecting import Collector, Ties
 from ..operators.evaluate import Columns
 from ..operators.layouts import Balance, Layout, Pieces
-from ..operators.numbering import NO_TIMES, Half, Numbered, Numbering, Step
+from ..operators.numbering import NO_TIMES, Half, Numbered, Numbering, Step, rank_of
 from ..operators.ranges import OTHER
-from ..state import _native
 
 TURN_SLICES = 4
 """Slices of results, about, that a cell of `copies` makes in a turn: half of what it may have under way (worker.py), so
@@ -139,7 +138,7 @@ class CellMachine:
             if self.spec.self_join:
                 rank, total = np.arange(len(row_hi), dtype=np.int64), len(row_hi)
             else:
-                rank, total = _native.ranks_of(row_hi, message.first[OTHER[side]]), total + len(row_hi)
+                rank, total = rank_of(row_hi, message.first[OTHER[side]]), total + len(row_hi)
             halves[side] = Half(message.first[side], message.row_lo[side], row_hi, rank)
         return Numbered(halves, total, np.empty(0, np.int64), message.bounds, message.turns)
 

@@ -137,7 +137,7 @@ class Numbering:
             row_lo, row_hi = _native.own_bounds(times[side], first[side], window, retained)
             return Half(first[side], row_lo, row_hi, np.arange(len(row_lo), dtype=np.int64))
         row_lo, row_hi = _native.row_bounds(times[side], times[other], first[other], side == "right", window, retained)
-        return Half(first[side], row_lo, row_hi, _native.ranks_of(row_hi, first[other]))
+        return Half(first[side], row_lo, row_hi, rank_of(row_hi, first[other]))
 
     def _bounds(self) -> dict[str, int]:
         bounds = {
@@ -150,3 +150,8 @@ class Numbering:
             self.times[side].expire(bounds[side])
         self.bounds = bounds
         return bounds
+
+
+def rank_of(row_hi: np.ndarray, other_first: int) -> np.ndarray:
+    """Return the place of each new tuple of one side among all of its step: after the other's that came before it."""
+    return _native.ranks_of(row_hi, other_first)

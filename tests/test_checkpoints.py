@@ -24,7 +24,8 @@ import pyarrow.parquet as pq
 import pytest
 from dovetail import left, right
 from dovetail.disk import Disk
-from dovetail.engine.checkpoints import Checkpoints, FlowMark, _packed, _unpacked
+from dovetail.engine import checkpoints
+from dovetail.engine.checkpoints import JOINED_ROWS, Checkpoints, FlowMark, _joined, _packed, _unpacked
 from dovetail.engine.coordinator import MOST_ATTEMPTS, Coordinator
 from dovetail.engine.snapshots import decode, encode
 from dovetail.operators.contracts import Rows
@@ -467,6 +468,28 @@ def test_ascending_numbers_are_packed_and_come_back():
         given = np.array(times, np.int64)
         assert _unpacked(decode(b"".join(map(bytes, encode(_packed(given)))))).tolist() == times
     assert _packed(np.arange(1000) * 3)["steps"].nbytes == 999
+
+
+def test_small_batches_are_written_as_few_and_let_go_of():
+    schema = pa.schema([("x", pa.int64()), ("s", pa.string())])
+    batches = [pa.record_batch([[n] * (n % 4), [str(n)] * (n % 4)], schema=schema) for n in range(1000)]
+    rows = pa.Table.from_batches(batches)
+    batches.insert(700, pa.record_batch([range(JOINED_ROWS), ["long"] * JOINED_ROWS], schema=schema))
+    joined = _joined(batches)
+    assert batches == []
+    assert [batch.num_rows for batch in joined] == [1050, JOINED_ROWS, 450]
+    without = pa.Table.from_batches([joined[0], joined[2]])
+    assert without.equals(rows)
+
+
+@pytest.mark.parametrize("why", ["dictionaries", "too much", "one"])
+def test_batches_that_are_not_joined_are_written_as_they_are(why, monkeypatch):
+    """Dictionaries differ from batch to batch; and to join takes as much memory again."""
+    kind = pa.dictionary(pa.int32(), pa.string()) if why == "dictionaries" else pa.string()
+    batches = [pa.record_batch({"s": pa.array([name], kind)}) for name in "abc"[: 1 if why == "one" else 3]]
+    if why == "too much":
+        monkeypatch.setattr(checkpoints, "JOINED_BYTES", 4)
+    assert _joined(batches) is batches and len(batches) >= 1
 
 
 def test_rows_are_written_once_and_files_that_nobody_needs_go(tmp_path):

@@ -2,11 +2,12 @@
 
 import argparse
 import collections
-import multiprocessing
+import faulthandler
 import os
 import sys
 import time
 import traceback
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -46,9 +47,10 @@ def main():
     if given.seed is not None:
         return replay(given.seed)
     begun, faults, starts, wrong = time.monotonic(), collections.Counter(), 0, []
-    with multiprocessing.Pool(len(os.sched_getaffinity(0))) as pool:
+    # A seed that crashes the interpreter is an error, and says where it was.
+    with ProcessPoolExecutor(len(os.sched_getaffinity(0)), initializer=faulthandler.enable) as pool:
         for done, (seed, happened, begins, problem) in enumerate(
-            pool.imap_unordered(one, range(given.first, given.first + given.seeds), chunksize=20), 1
+            pool.map(one, range(given.first, given.first + given.seeds), chunksize=20), 1
         ):
             faults.update(happened)
             starts += begins
