@@ -31,7 +31,7 @@ faults-spark: $(VENV)/.ready
 lint: $(VENV)/.ready
 	$(BIN)/python -m pytest tests/test_house.py -q -k "ruff or mypy or arrows"
 
-# Simulated lives of a flow under faults, besides those of the tests; a minute for some two thousand.
+# Simulated lives of a flow under faults, besides those of the tests; a minute for two to four thousand.
 SEEDS ?= 50000
 simulate: $(VENV)/.ready
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
