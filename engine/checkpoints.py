@@ -56,8 +56,9 @@ _SOURCES = "sources"
 
 _ROWS = "\0rows"
 
-JOINED_ROWS = 1 << 16
-"""Rows up to which batches are joined before they are written."""
+JOINED_ROWS, PIECE_BYTES = 1 << 16, 2 << 20
+"""Rows, and bytes, up to which batches are joined before they are written: wide rows are few enough as they are, and
+what is written is laid out in a piece of memory of its own."""
 
 JOINED_BYTES = 256 << 20
 """Bytes of new rows up to which that is done, as it takes as much memory again for a moment."""
@@ -498,9 +499,10 @@ def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
     found: list[pa.RecordBatch] = []
     while batches:
         some = [batches.pop()]
-        rows = some[0].num_rows
-        while batches and rows + batches[-1].num_rows <= JOINED_ROWS:
-            rows += batches[-1].num_rows
+        rows, nbytes = some[0].num_rows, some[0].nbytes
+        while batches and (rows := rows + batches[-1].num_rows) <= JOINED_ROWS:
+            if (nbytes := nbytes + batches[-1].nbytes) > PIECE_BYTES:
+                break
             some.append(batches.pop())
         found.append(concat(some))
     return found

@@ -330,8 +330,8 @@ SMALL_STEP = 1 << 15
 class JoinTask(Merging):
     """What a join here and one on several cells share: steps out of what comes in.
 
-    A step costs about a millisecond, whatever is in it, so what comes is only taken, and is joined when it is much, or
-    when every source has been read once: then `settle` is called. Without time, what comes is joined at once.
+    A step costs about a millisecond, whatever is in it, so what comes is only taken, and is joined when as much can go
+    on, or when every source has been read once: then `settle` is called. Without time, what comes is joined at once.
     """
 
     node: JoinNode

@@ -7,8 +7,8 @@ share (layouts.py). It then
 1. computes keys, and the ranges of keys that each new tuple looks for (`prepare`: this can fail, and changes nothing);
 2. stores the new tuples of *both* sides that it keeps (`store`; from here on only a user's function or a lack of memory
    can fail, and then the join cannot go on, as half of a step has been stored);
-3. probes each side with the new tuples of the other, a slice at a time; further tests filter the pairs, and what is
-   left of the predicate decides them as written (`answers`);
+3. probes each side with the new tuples of the other, in as many turns as the step has, a slice at a time; further
+   tests filter the pairs, and what is left of the predicate decides them as written (`answers`);
 4. gathers the columns that are asked for (`gather`);
 5. forgets what no later tuple can reach (`expire`).
 
@@ -343,10 +343,12 @@ class _Probes:
         self.until = share.until(total) if isinstance(share, Copies) else total  # no rank from here on is looked at
         self.index = (target.lender or target).index
         self.probe = self.row = NO_TIMES
-        probe_ends = self._index_ends(target.access)
-        mine: np.ndarray | slice | None = None
-        if share is not None and len(self.rank):
-            shared = probe_ends if target.access is target.ways[0] else self._index_ends(target.ways[0])
+        part, mine = slice(0, len(self.rank)), None  # `part`: where the index's ends are laid out, and no more of them
+        if isinstance(share, Copies):
+            part = mine = share.asks(side, half, total, _NO_KEYS, _NO_KEYS)
+        probe_ends = self._index_ends(target.access, part)
+        if share is not None and mine is None and len(self.rank):
+            shared = probe_ends if target.access is target.ways[0] else self._index_ends(target.ways[0], part)
             lo, hi = shared or (np.empty(len(self.rank), np.uint64),) * 2
             mine = share.asks(side, half, total, lo, hi)
         # Only tuples that may find something here go on: `asked` says which (a slice, if they are next to each other),
@@ -360,15 +362,18 @@ class _Probes:
         self.count = self.asked.stop - self.asked.start if isinstance(self.asked, slice) else len(self.asked)
         self.next = 0
         self.row_lo, self.row_hi = (target.places_of(self._asked(rows)) for rows in (half.row_lo, half.row_hi))
-        self.probe_ends = probe_ends and (self._asked(probe_ends[0]), self._asked(probe_ends[1]))
-        self.scan_ends = [tuple(map(self._asked, ends[test])) for test in target.scanned]
-        self.box_ends = [tuple(map(self._asked, _common([ends[test] for test in tests]))) for tests in target.boxed]
+        self.probe_ends = probe_ends and self._both(probe_ends, part.start)
+        self.scan_ends = [self._both(ends[test]) for test in target.scanned]
+        self.box_ends = [_common([self._both(ends[test]) for test in tests]) for tests in target.boxed]
 
-    def _asked(self, values: np.ndarray) -> np.ndarray:
-        """Return the values of the tuples that are asked."""
+    def _asked(self, values: np.ndarray, first: int = 0) -> np.ndarray:
+        """Return the values of the tuples that are asked; `first`: whose the first value is."""
         if isinstance(self.asked, slice):
-            return np.ascontiguousarray(values[..., self.asked])
-        return np.ascontiguousarray(np.take(values, self.asked, axis=-1))
+            return np.ascontiguousarray(values[..., self.asked.start - first : self.asked.stop - first])
+        return np.ascontiguousarray(np.take(values, self.asked - first, axis=-1))
+
+    def _both(self, ends: Ends, first: int = 0) -> Ends:
+        return self._asked(ends[0], first), self._asked(ends[1], first)
 
     @property
     def asked_ranks(self) -> np.ndarray:
@@ -377,7 +382,7 @@ class _Probes:
 
     @property
     def frontier(self) -> int:
-        """The rank below which every pair has been found."""
+        """The rank below which every pair that is to be found here has been found."""
         if self.next >= self.count:
             return self.until
         at = self.next + self.asked.start if isinstance(self.asked, slice) else self.asked[self.next]
@@ -388,13 +393,14 @@ class _Probes:
         """True when nothing is left to find or to hand out."""
         return self.next >= self.count and len(self.row) == 0
 
-    def _index_ends(self, access: Access) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return the ranges of the one key that an index goes by; None if it goes by none or by several."""
+    def _index_ends(self, access: Access, part: slice) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return the ranges of the one key that an index goes by, of a part of the tuples; None if there is no one."""
         if access.index == "nested" or access.boxed:
             return None
-        if len(access.probe) == 1:
-            return self.ends[access.probe[0]]
-        los, his = zip(*(self.ends[test] for test in access.probe), strict=True)
+        ends = [(lo[..., part], hi[..., part]) for lo, hi in (self.ends[test] for test in access.probe)]
+        if len(ends) == 1:
+            return ends[0]
+        los, his = zip(*ends, strict=True)
         nothing = np.logical_or.reduce([lo > hi for lo, hi in zip(los, his, strict=True)])
         key = _native.combine_keys(list(los))
         low, high = key.copy(), key
@@ -585,8 +591,7 @@ class Cell:
         for side in SIDES:
             tests, share = self.stored[OTHER[side]].tests, self.stored[side].share
             if isinstance(share, Copies) and numbered is not None:
-                parts = [_part_of(each, side, numbered) for each in share.in_turns(numbered.turns)]
-                ends[side] = _ends_of_parts(tests, columns[side], parts, rows[side])
+                ends[side] = _ends_of_parts(tests, columns[side], _parts(share, side, numbered), rows[side])
             elif rows[side]:
                 ends[side] = {test: test.ends(columns[side], rows[side]) for test in tests}
             else:
@@ -595,8 +600,11 @@ class Cell:
 
     def store(
         self, batches: dict[str, Sequence[pa.RecordBatch]], prepared: Prepared, numbered: Numbered
-    ) -> "list[list[_Probes]]":
-        """Take new tuples in; return what is to be found for them, in turns, for each side."""
+    ) -> "Iterator[list[_Probes]]":
+        """Take new tuples in; return what is to be found for them, in turns, for each side.
+
+        It is laid out turn by turn, as there may be many. `load` is known when all turns are over.
+        """
         self.load = 0
         for side in SIDES:
             self.load += self.stored[side].store(prepared.new[side], numbered.halves[side].first, prepared.rows[side])
@@ -606,24 +614,26 @@ class Cell:
                 log.append(batch if batch.schema.names == log.schema.names else batch.select(log.schema.names))
         for sides, watch in self.watches:
             self._watch(sides, watch, prepared, numbered)
-        shares = {side: [stored.share] for side, stored in self.stored.items()}
-        for side, [share] in shares.items():
-            if isinstance(share, Copies):
-                shares[side] = [*share.in_turns(numbered.turns)]
-        turns = [
-            [
-                _Probes(
-                    side, self.stored[OTHER[side]], share, prepared.columns[side], prepared.ends[side],
-                    numbered.halves[side], prepared.new[side].can, numbered.total,
-                )
-                for side, share in ((side, shares[OTHER[side]][turn]) for side in SIDES)
-            ]
-            for turn in range(len(shares["left"]))
-        ]  # fmt: skip
-        self.load += sum(half.count for probes in turns for half in probes)
-        if self.shared is not None and any(half.count for half in turns[0]):
-            self._start_shared(turns[0])
-        return turns
+        return self._turns(prepared, numbered)
+
+    def _turns(self, prepared: Prepared, numbered: Numbered) -> "Iterator[list[_Probes]]":
+        share = self.stored["left"].share
+        for turn in range(numbered.turns if isinstance(share, Copies) else 1):
+            probes = []
+            for side in SIDES:
+                target = self.stored[OTHER[side]]
+                share = target.share
+                if isinstance(share, Copies):
+                    share = share.at(turn, numbered.turns)
+                with np.errstate(all="ignore"):
+                    probes.append(_Probes(
+                        side, target, share, prepared.columns[side], prepared.ends[side], numbered.halves[side],
+                        prepared.new[side].can, numbered.total,
+                    ))  # fmt: skip
+            self.load += sum(half.count for half in probes)
+            if self.shared is not None and any(half.count for half in probes):
+                self._start_shared(probes)
+            yield probes
 
     def _start_shared(self, probes: "list[_Probes]") -> None:
         """Give the threads a step: what each tuple looks for, and where its own key is to be stored."""
@@ -660,7 +670,7 @@ class Cell:
         stored, asking, half = self.stored[side], OTHER[side], numbered.halves[OTHER[side]]
         asked = slice(0, prepared.rows[asking])
         if isinstance(stored.share, Copies):  # of the others it was not computed what they look for
-            asked = _part_of(stored.share.in_turns(numbered.turns)[0], asking, numbered)
+            asked = max(_parts(stored.share, asking, numbered), key=lambda part: part.stop - part.start)
         rows = stored.some_rows(LOOKED_ROWS)
         if asked.start >= asked.stop or not len(rows):
             return None
@@ -697,7 +707,7 @@ class Cell:
     def _stored_of(self, side: str) -> Iterable[_StoredSide]:
         return self.stored.values() if self.spec.self_join else [self.stored[side]]
 
-    def answers(self, turns: "list[list[_Probes]]") -> Iterator[Answer]:
+    def answers(self, turns: "Iterable[list[_Probes]]") -> Iterator[Answer]:
         """Find the pairs of the new tuples, in order, at most `out_rows` at a time."""
         for probes in turns:
             yield from self._answers(probes)
@@ -792,9 +802,10 @@ def _same_storage(left: _StoredSide, right: _StoredSide) -> bool:
     return keys[0] == keys[1] and conditions[0] == conditions[1]
 
 
-def _part_of(share: Copies, side: str, numbered: Numbered) -> slice:
-    """Return the new tuples of a side that a cell is asked for in one turn."""
-    return share.asks(side, numbered.halves[side], numbered.total, _NO_KEYS, _NO_KEYS)
+def _parts(share: Copies, side: str, numbered: Numbered) -> list[slice]:
+    """Return the new tuples of a side that a cell is asked for in each turn."""
+    half, turns = numbered.halves[side], [share.at(turn, numbered.turns) for turn in range(numbered.turns)]
+    return [each.asks(side, half, numbered.total, _NO_KEYS, _NO_KEYS) for each in turns]
 
 
 def _ends_of_parts(

@@ -73,7 +73,7 @@ class _Waiting:
             self.handed_on += 1
 
 
-class _Slice:
+class _Part:
     """Some results of one cell, and the places of the first and of the last in the order."""
 
     def __init__(self, cell: int, data: pa.RecordBatch, later: np.ndarray, tie: np.ndarray) -> None:
@@ -137,9 +137,9 @@ class Collector:
         runs = [list(cell.below(cut)) for cell in cells]
         runs = [run for run in runs if run]
         # As a rule (`copies`) no slice reaches behind the beginning of another cell's: then they go on as they came.
-        slices = sorted((_Slice(cell, *each) for cell, run in enumerate(runs) for each in run), key=lambda s: s.first)
-        if all(a.cell == b.cell or a.last < b.first for a, b in pairwise(slices)):
-            yield from ((each.data, each.later) for each in slices)
+        parts = sorted((_Part(cell, *each) for cell, run in enumerate(runs) for each in run), key=lambda p: p.first)
+        if all(a.cell == b.cell or a.last < b.first for a, b in pairwise(parts)):
+            yield from ((each.data, each.later) for each in parts)
             return
         log = WindowLog(self.schema)
         merging = []

@@ -73,7 +73,8 @@ class Delivery(NamedTuple):
 class Rows:
     """Rows of a stream that only grows at its end; they are written once.
 
-    In a snapshot: those that came since the last one, from row `first` on; rows below `keep` are wanted no more. When
+    In a snapshot: those that came since the last one, from row `first` on; rows below `keep` are wanted no more. Who
+    writes them may empty the list, to let go of them a few at a time. When
     it is given back: all from `keep` on or from a little before. `times`: of these rows, ascending, if they have any
     beside their columns. `places`: of each batch, where they stand in files that other processes here can read, too.
     """

@@ -87,7 +87,7 @@ class JoinDriver:
         self.broken = "the results of a step were not all taken"
         return self._answer(turns, numbered)
 
-    def _answer(self, turns: list, numbered: Numbered) -> Iterator[Slice]:
+    def _answer(self, turns: Iterator[list], numbered: Numbered) -> Iterator[Slice]:
         try:
             for answer in self.cell.answers(turns):
                 self.pairs += len(answer.later)

@@ -12,8 +12,9 @@ new tuple that may match it there must be exactly one cell that keeps the row *a
   group i and right group j. Serves any predicate; each row is kept n or m times (in one copy on one machine).
 - `chain`: blocks of rows are kept by the cells in turn, and every tuple asks all of them.
 - `copies`: every cell keeps all rows, and each new tuple asks one of them: the first tuples of a step the first cell,
-  and so on. Storing a row costs little beside looking one up and writing results; so this trades memory and some work
-  for results that need no merging, and no load is uneven, whatever the keys.
+  and so on; where tuples find many rows, in several turns. Storing a row costs little beside looking one up and writing
+  results; so this trades memory and some work for results that need no merging, and no load is uneven, whatever the
+  keys.
 
 Which of them a join is given is decided in spread.py.
 
@@ -167,9 +168,9 @@ class Copies:
     turn: int = 0
     turns: int = 1
 
-    def in_turns(self, turns: int) -> "list[Copies]":
-        """Return what is its own in each of so many turns."""
-        return [replace(self, turn=turn, turns=turns) for turn in range(turns)]
+    def at(self, turn: int, turns: int) -> "Copies":
+        """Return what is its own in one of so many turns."""
+        return replace(self, turn=turn, turns=turns)
 
     def part(self, total: int) -> tuple[int, int]:
         """Return the ranks, of so many, that are its own in this turn: from one up to another."""

@@ -77,7 +77,7 @@ class Chunks {
     const int64_t begin = first_.front();
     const auto held = static_cast<uint64_t>(end_ - begin);
     uint64_t outside = 0;
-    for (size_t i = 0; i < n; ++i) outside |= static_cast<uint64_t>(rows[i] - begin) >= held;
+    for (size_t i = 0; i < n; ++i) outside |= static_cast<uint64_t>(rows[i]) - static_cast<uint64_t>(begin) >= held;
     demand(!outside, "a row was asked for that the log does not hold");
     if (hints_.empty()) make_hints();
     if (crowd_ <= 1) {  // whether a chunk ends before a row of its stretch cannot be guessed, so no branch asks

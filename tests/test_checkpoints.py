@@ -25,7 +25,7 @@ import pytest
 from dovetail import left, right
 from dovetail.disk import Disk
 from dovetail.engine import checkpoints
-from dovetail.engine.checkpoints import JOINED_ROWS, Checkpoints, FlowMark, _joined, _packed, _unpacked
+from dovetail.engine.checkpoints import JOINED_ROWS, PIECE_BYTES, Checkpoints, FlowMark, _joined, _packed, _unpacked
 from dovetail.engine.coordinator import MOST_ATTEMPTS, Coordinator
 from dovetail.engine.snapshots import decode, encode
 from dovetail.operators.contracts import Rows
@@ -480,6 +480,8 @@ def test_small_batches_are_written_as_few_and_let_go_of():
     assert [batch.num_rows for batch in joined] == [1050, JOINED_ROWS, 450]
     without = pa.Table.from_batches([joined[0], joined[2]])
     assert without.equals(rows)
+    wide = [pa.record_batch({"s": ["x" * (PIECE_BYTES // 5)] * 2}) for _ in range(5)]
+    assert [batch.num_rows for batch in _joined(wide)] == [4, 4, 2]
 
 
 @pytest.mark.parametrize("why", ["dictionaries", "too much", "one"])

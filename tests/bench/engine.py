@@ -582,7 +582,7 @@ def drive(spec, layout, steps, *, answers=True):
             store = machine.cell.store
 
             def counted(*args, i=i, store=store):
-                turns = store(*args)
+                turns = list(store(*args))
                 halves = [half for probes in turns for half in probes]
                 asks = sum(half.count for half in halves)
                 asked[i] += asks
