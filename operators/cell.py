@@ -343,7 +343,8 @@ class _Probes:
         self.until = share.until(total) if isinstance(share, Copies) else total  # no rank from here on is looked at
         self.index = (target.lender or target).index
         self.probe = self.row = NO_TIMES
-        part, mine = slice(0, len(self.rank)), None  # `part`: where the index's ends are laid out, and no more of them
+        mine: np.ndarray | slice | None = None
+        part = slice(0, len(self.rank))  # of the tuples, those of which the index's ends are laid out
         if isinstance(share, Copies):
             part = mine = share.asks(side, half, total, _NO_KEYS, _NO_KEYS)
         probe_ends = self._index_ends(target.access, part)
