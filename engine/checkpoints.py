@@ -382,19 +382,19 @@ class Checkpoints:
         name = _name(number)
         text = self.disk.read(self._path(name))
         body, _, crc = text.rstrip(b"\n").rpartition(b"\n")
-        way = f"delete {name!r} to go on from the one before, or the folder to begin anew"
-        try:
-            known = json.loads(body)
-            version = known.pop("format")
-        except (ValueError, KeyError, AttributeError) as error:
-            raise CheckpointError(f"{where}: {name!r} is damaged and cannot be read; {way}") from error
+        # Before the format is believed, which may be what has changed: all formats have this last line.
+        if crc != b"%08x" % zlib.crc32(body):
+            raise CheckpointError(
+                f"{where}: {name!r} is damaged (its checksum differs); delete {name!r} to go on from the one before, "
+                "or the folder to begin anew"
+            )
+        known = json.loads(body)
+        version = known.pop("format")
         if version != FORMAT:
             raise CheckpointError(
                 f"{where}: {name!r} has format {version}, and this version of Dovetail reads {FORMAT}; "
                 "use the version that wrote it, or begin in another folder"
             )
-        if crc != b"%08x" % zlib.crc32(body):
-            raise CheckpointError(f"{where}: {name!r} is damaged (its checksum differs); {way}")
         known["state"] = _File(**known["state"])
         known["rows"] = {log: [_File(**file) for file in files] for log, files in known["rows"].items()}
         return Manifest(**known)

@@ -264,9 +264,9 @@ def rewrite(path, change):
     path.write_text(f"{text}\n{zlib.crc32(text.encode()):08x}\n")
 
 
-def damage(path):
+def damage(path, at=None):
     data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
+    data[len(data) // 2 if at is None else data.index(at)] ^= 1
     path.write_bytes(data)
 
 
@@ -282,6 +282,7 @@ def damage(path):
         (lambda p: rewrite(state_files(p, "checkpoint")[-1], lambda known: known.update(format=2)), {},
          "has format 2, and this version of Dovetail reads 1; use the version that wrote it"),
         (lambda p: damage(state_files(p, "checkpoint")[-1]), {}, "is damaged .*to go on from the one before, or"),
+        (lambda p: damage(state_files(p, "checkpoint")[-1], at=b"1,"), {}, "is damaged .*to go on"),  # the format's
         (lambda p: damage(state_files(p, "state")[-1]), {}, "has changed: it is damaged; delete 'checkpoint-0"),
         (lambda p: state_files(p, "state")[-1].write_bytes(b"x"), {}, "is 1 bytes long instead of [0-9,]+: it is"),
         (lambda p: state_files(p, "state")[-1].unlink(), {}, "needs 'state-.*', which is gone; delete 'checkpoint-0"),
