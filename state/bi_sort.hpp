@@ -50,6 +50,7 @@
 
 #include "entry.hpp"
 #include "row_log.hpp"
+#include "row_sorter.hpp"
 #include "search.hpp"
 #include "store.hpp"
 

@@ -59,6 +59,7 @@
 #include "entry.hpp"
 #include "key_log.hpp"
 #include "row_log.hpp"
+#include "row_sorter.hpp"
 #include "store.hpp"
 
 namespace dovetail {

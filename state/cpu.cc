@@ -19,6 +19,15 @@ bool has_avx512() {
 
 }  // namespace
 
+bool use_avx512_bytes() {
+#ifdef DOVETAIL_AVX512
+  static const bool has = __builtin_cpu_supports("avx512vbmi2");
+  return has && use_avx512();
+#else
+  return false;
+#endif
+}
+
 bool use_avx512() { return has_avx512() && !forced_portable.load(std::memory_order_relaxed); }
 
 const char* instructions() { return use_avx512() ? "avx512" : "portable"; }

@@ -13,6 +13,7 @@
 namespace dovetail {
 
 bool use_avx512();
+bool use_avx512_bytes();  // besides, bytes can be compressed (VBMI2), which not every machine with the others can
 
 // The widest instructions in use: "avx512" or "portable".
 const char* instructions();

@@ -245,19 +245,19 @@ class PoJoinStore final : public BoxStore {
     } else {
       const auto [from, to] = places(slide.second, box.lo[1], box.hi[1]);
       if (from >= to) return found;
-      int64_t* place = out.reserve(found + std::min(end - begin, to - from) + kMargin);
+      const size_t most = std::min(end - begin, to - from) + kMargin;
+      int64_t* place = out.reserve(found + most);
       room(scratch.bits, slide.size);
       uint64_t* const bits = scratch.bits.data();
       const uint32_t* const permutation = slide.permutation.get();
       for (size_t j = from; j < to; ++j) bits[permutation[j] / 64] |= uint64_t{1} << (permutation[j] % 64);
-      for (size_t word = begin / 64; word <= (end - 1) / 64; ++word) {
-        uint64_t set = bits[word];
-        if (word == begin / 64) set &= ~uint64_t{0} << (begin % 64);
-        if (word == (end - 1) / 64) set &= ~uint64_t{0} >> (63 - (end - 1) % 64);
-        for (; set; set &= set - 1) {
-          place[found++] = slide.first + slide.id[word * 64 + static_cast<size_t>(__builtin_ctzll(set))];
-        }
-      }
+      const size_t word = begin / 64, last = (end - 1) / 64;
+      bits[word] &= ~uint64_t{0} << (begin % 64);
+      bits[last] &= ~uint64_t{0} >> (63 - (end - 1) % 64);
+      const auto lead = static_cast<int64_t>(word * 64);
+      const size_t inside = take_bits(bits + word, nullptr, last - word + 1, lead, place + found, most);
+      for (size_t i = found; i < found + inside; ++i) place[i] = slide.first + slide.id[static_cast<size_t>(place[i])];
+      found += inside;
       // Where many are set it is quicker to clear all there are.
       if (to - from > slide.size / 16) {
         std::fill(bits, bits + slide.size / 64 + 1, 0);
@@ -326,13 +326,8 @@ class PoJoinStore final : public BoxStore {
       scratch.sorter.sort(place + before, found - before);
       return found;
     }
-    int64_t* place = out.reserve(found + n + kMargin);
-    for (size_t word = 0; word <= n / 64; ++word) {
-      for (uint64_t some = scratch.all[word]; some; some &= some - 1) {
-        place[found++] = sealed_ + static_cast<int64_t>(word * 64) + __builtin_ctzll(some);
-      }
-    }
-    return found;
+    int64_t* place = out.reserve(found + n + kMargin) + found;
+    return found + take_bits(scratch.all.data(), nullptr, n / 64 + 1, sealed_, place, n + kMargin);
   }
 
   // Makes rows of the positions that one probe has found, and claims them.

@@ -10,8 +10,8 @@
 
 #include <algorithm>
 
-#include "entry.hpp"
 #include "row_log.hpp"
+#include "row_sorter.hpp"
 #include "search.hpp"
 #include "store.hpp"
 

@@ -72,6 +72,7 @@ class RowLog {
   // Makes rows of positions, in place.
   void to_rows(int64_t* positions, size_t n) const {
     if (consecutive_) {
+      if (offset_ == 0) return;  // as in most joins
       for (size_t i = 0; i < n; ++i) positions[i] += offset_;
     } else {
       for (size_t i = 0; i < n; ++i) positions[i] = row_at(positions[i]);

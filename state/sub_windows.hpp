@@ -36,8 +36,8 @@
 
 #include <algorithm>
 
-#include "entry.hpp"
 #include "row_log.hpp"
+#include "row_sorter.hpp"
 #include "search.hpp"
 #include "store.hpp"
 

@@ -26,6 +26,7 @@
 #include "box_store.hpp"
 #include "entry.hpp"
 #include "row_log.hpp"
+#include "row_sorter.hpp"
 #include "scan.hpp"
 #include "search.hpp"
 

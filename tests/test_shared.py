@@ -18,7 +18,7 @@ from streams import cases, examples
 from test_choice import table
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-SOURCES = ["state/memory.cc", "state/scan.cc", "state/cpu.cc"]
+SOURCES = ["state/memory.cc", "state/scan.cc", "state/row_sorter.cc", "state/cpu.cc"]
 
 
 @pytest.fixture(scope="module", params=["shared_pim", "po_join"])
