@@ -36,7 +36,7 @@ SCANNED = 2
 _ROWS = (1 << 10, 1 << 14, 1 << 18)
 _MANY = 128  # pairs a probe, where the price of a pair is measured
 _ROUNDS = 4
-_FORMAT = 4
+_FORMAT = 5
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,33 @@ def test_the_scan_is_the_same_with_and_without_vector_code(portable, columns):
     assert list(zip(probe.tolist(), row.tolist(), strict=True)) == inside
 
 
+@pytest.mark.parametrize(
+    "sizes",
+    [[1], [5000], [7] * 200, [7] * 200 + [1], [5000, *[1] * 300], [*[1] * 300, 5000], [1, 3000, 1, 1, 1, 3000, 2]],
+    ids=["one row", "one", "even", "even but for the last", "a long one first", "a long one last", "both"],
+)
+def test_rows_are_found_in_batches_of_any_sizes(sizes):
+    """Also where many batches begin in one stretch of the table of hints, and where none does."""
+    values = np.arange(sum(sizes)) * 3 + 100
+    ends = np.cumsum(sizes)
+    chunks, batches = _native.Chunks([(0, 8)]), []
+    for begin, end in zip(ends - sizes, ends, strict=True):
+        batches.append(np.append(values[begin:end], np.zeros(max(sizes), np.int64)))  # behind a batch is something else
+        chunks.add(10 + begin, end - begin, [(0, batches[-1].ctypes.data, 0, 0)])
+    for dropped in (0, 1, len(sizes) // 2):
+        if dropped:
+            chunks.drop_front(dropped)
+        first = int(ends[len(ends) - len(chunks) - 1]) if len(chunks) < len(sizes) else 0
+        rows = np.random.default_rng(1).permutation(np.arange(first, len(values)))
+        out = np.zeros(len(rows), np.int64)
+        if len(rows):
+            chunks.gather_fixed(0, chunks.locate(rows + 10), out.ctypes.data)
+        assert np.array_equal(out, values[rows])
+        for outside in (9 + first, 10 + len(values)):
+            with pytest.raises(RuntimeError, match="the log does not hold|of an empty log"):
+                chunks.locate(np.array([outside]))
+
+
 # The log ----------------------------------------------------------------------------------------------------------
 
 EVERY = {
