@@ -8,6 +8,7 @@ import sys
 import time
 import traceback
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -46,19 +47,26 @@ def main():
     given = parser.parse_args()
     if given.seed is not None:
         return replay(given.seed)
-    begun, faults, starts, wrong = time.monotonic(), collections.Counter(), 0, []
+    begun, faults, starts, wrong, seed = time.monotonic(), collections.Counter(), 0, [], given.first
     # A seed that crashes the interpreter is an error, and says where it was.
-    with ProcessPoolExecutor(len(os.sched_getaffinity(0)), initializer=faulthandler.enable) as pool:
-        for done, (seed, happened, begins, problem) in enumerate(
-            pool.map(one, range(given.first, given.first + given.seeds), chunksize=20), 1
-        ):
-            faults.update(happened)
-            starts += begins
-            if problem is not None:
-                wrong.append(seed)
-                print(f"seed {seed}: {problem[:500]}\n  replay: python -m tests.simulation --seed {seed}", flush=True)
-            if done % 5000 == 0:
-                print(f"{done:,} seeds, {done / (time.monotonic() - begun) * 60:,.0f} a minute", flush=True)
+    try:
+        with ProcessPoolExecutor(len(os.sched_getaffinity(0)), initializer=faulthandler.enable) as pool:
+            for done, (seed, happened, begins, problem) in enumerate(
+                pool.map(one, range(given.first, given.first + given.seeds), chunksize=20), 1
+            ):
+                faults.update(happened)
+                starts += begins
+                if problem is not None:
+                    wrong.append(seed)
+                    print(
+                        f"seed {seed}: {problem[:500]}\n  replay: python -m tests.simulation --seed {seed}", flush=True
+                    )
+                if done % 5000 == 0:
+                    print(f"{done:,} seeds, {done / (time.monotonic() - begun) * 60:,.0f} a minute", flush=True)
+    except BrokenProcessPool:
+        sys.exit(
+            f"a seed of the next hundred or so crashed its process: run --first {seed} --seeds 20, and on from there"
+        )
     took = time.monotonic() - begun
     print(f"{given.seeds:,} seeds in {took:.0f} s ({given.seeds / took * 60:,.0f} a minute), {starts:,} starts")
     print("faults: " + ", ".join(f"{name} {count:,}" for name, count in faults.most_common()))
