@@ -447,8 +447,10 @@ class Contender:
 
 
 CHOSEN, JUDGED = 4, 7
-"""Rounds of the grid that tell which choice by name is the best, and others in which `auto` is held against it: of eight
-choices the luckiest of a round would be taken for the best of it."""
+"""Rounds of the grid that tell which choice by name is the best, and others in which `auto` is held against that.
+
+Of eight choices the luckiest of a round would be taken for the best of it.
+"""
 
 
 def grid():
