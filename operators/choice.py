@@ -40,7 +40,7 @@ SELDOM = 1 << 18
 ASSUMED_ROWS = 1 << 17
 """Rows of a window by time, to speak of costs before there are any."""
 
-WORTH = 1.2
+WORTH = 1.1
 """How many times as much the present way must cost as another one, to build the index anew for that."""
 
 REMEMBERED = 4
