@@ -145,8 +145,8 @@ def seen_of(tests, equal, band, rows=1024):
 def test_the_rule_stands_until_another_way_costs_much_less():
     watch, tests = watch_of()
     assert not watch.due(FIRST_LOOK - 1) and watch.due(FIRST_LOOK)
-    # 20 + 7 × 7 is less than 1.2 times 60 + 7 × 0.1.
-    assert not watch.looked(300, [seen_of(tests, 7 / 1024, 0.1 / 1024)])
+    # 20 + 6.5 × 7 is less than 1.1 times 60 + 7 × 0.1.
+    assert not watch.looked(300, [seen_of(tests, 6.5 / 1024, 0.1 / 1024)])
     assert watch.now == 0 and not watch.taken
     assert watch.looked(600, [seen_of(tests, 20 / 1024, 0.1 / 1024)])
     assert watch.ways[0][watch.now].index == "carousel" and list(watch.taken) == [(600, 1)]
