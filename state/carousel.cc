@@ -50,7 +50,8 @@ void CarouselStore::insert(const uint64_t* keys, const int64_t* rows, size_t n) 
            "carousel: a window of more than 2^31 rows does not fit one store");
     rebuild_all();
   }
-  const bool at_once = n > 4 * size() + 256;
+  const bool at_once = n > 4 * size() + 256 && size() + n > peak_;
+  coming_ = n;
   append(keys, rows, n);
   try {
     if (at_once) {
@@ -251,7 +252,10 @@ void CarouselStore::expire(int64_t before_row) {
   if (begin == before) return;
   keys_.expire(begin);
   placed_ = std::max(placed_, begin);
-  if (size() < peak_ / 4 && peak_ > 256) {
+  // Batches that are longer than the window make it grow and shrink each time: its memory is kept for the next one.
+  const size_t soon = size() + coming_;
+  coming_ /= 2;
+  if (soon < peak_ / 4 && peak_ > 256) {
     try {
       rebuild_all();
     } catch (const std::bad_alloc&) {

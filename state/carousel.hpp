@@ -37,7 +37,8 @@
 //   neighbours, and sorted streams are appended.
 // - A segment whose rows have all expired is removed, and neighbours that have become nearly empty are joined: one is
 //   looked at now and then, in turn, once round for each window of insertions. When most of the memory holds nothing
-//   any more (a time window after a burst), everything is built anew.
+//   any more (a time window after a burst), everything is built anew; but not between batches that are longer than the
+//   window, of which the next one needs it again.
 // - Positions are 32 bits: before they come round (after 2^31 rows), everything is built anew.
 //
 // Invariants. floors_ ascends from 0; a key belongs to the last segment whose floor is not above it. Each live row from
@@ -234,6 +235,7 @@ class CarouselStore final : public Store {
   int64_t renewed_at_ = 0;  // slots hold positions from here on
   int64_t bound_ = INT64_MIN;  // rows below it have expired, also those that are yet to come
   size_t peak_ = 0;         // most rows since everything was built
+  size_t coming_ = 0;       // rows that may come next: as many as the last time, and fewer the longer that is ago
   size_t since_hints_ = 0;  // rows inserted since hints were made
   size_t turn_ = 0;         // the segment that is looked at next
   int64_t looked_at_ = 0;   // where insertion stood when segments were looked at

@@ -274,6 +274,22 @@ def test_memory_follows_the_window_down(name, settings, kind):
     store.check()
 
 
+def test_a_carousel_is_not_built_anew_for_each_batch_that_is_longer_than_the_window():
+    rng, store, row = np.random.default_rng(1), state.make("carousel", "int64"), 0
+    renewals = []
+    for _ in range(12):
+        store.insert(rng.integers(0, 10**9, 8192), row)
+        row += 8192
+        store.expire(row - 1024)
+        store.check()
+        renewals.append(store.statistics()["renewals"])
+    assert renewals[-1] == renewals[2], renewals
+    full = store.nbytes
+    for left in (512, 256, 128):  # when no more come, it gives back what they needed
+        store.expire(row - left)
+    assert store.nbytes < full / 2
+
+
 @pytest.mark.parametrize("name", state.names())
 @pytest.mark.parametrize("rows", [100, 5000])
 def test_rows_that_come_below_the_bound_are_not_held(name, rows):
