@@ -8,7 +8,7 @@ That, the rows of the window and what an index costs on this machine (state/cost
 
     storing a row + asking once + rows found × (handing one out + each test that is left)
 
-If another way costs a good deal less, the index is built anew for that one, from the keys of the window, between two
+If another way costs a tenth less, the index is built anew for that one, from the keys of the window, between two
 steps. Results do not depend on it. Here are the decisions; cell.py carries them out.
 
 Cost: the keys of all tests are kept for each row of the window, 8 bytes each, as any way may need them; a look takes
