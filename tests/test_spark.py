@@ -14,6 +14,7 @@ import sys
 import textwrap
 import threading
 import time
+import weakref
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -25,7 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from dovetail import left, right
-from dovetail.ingest.spark import java, session
+from dovetail.ingest.spark import handover, java, session
 from dovetail.ingest.spark.ledger import Ledger
 from dovetail.ingest.spark.remote import Line
 
@@ -128,6 +129,78 @@ def test_every_type_comes_as_arrow_has_it(tmp_path, spark):
             assert field.type == table.schema.field(field.name).type, field
 
 
+def held_open():
+    """Files of memory for partitions that are open in this process."""
+    return [file for file in Path("/proc/self/fd").iterdir() if "memfd:dovetail-spark" in os.path.realpath(file)]
+
+
+@pytest.mark.parametrize("cut", ["nowhere", "by rows", "by bytes"])
+def test_rows_come_from_the_tasks_as_they_would_from_the_driver(spark, monkeypatch, cut):
+    monkeypatch.setattr(handover, "BATCH_ROWS", 7 if cut == "by rows" else 1 << 16)
+    monkeypatch.setattr(handover, "BATCH_BYTES", 1 if cut == "by bytes" else 1 << 26)
+    frame = spark.range(0, 1000, 1, 5).selectExpr(
+        "id", "if(id % 3 = 0, null, repeat('é', cast(id % 50 as int))) text", "array(id, null) list", "id / 7 real"
+    )
+    way = handover.way_of(frame)
+    assert isinstance(way.__self__, handover.Handover)
+    for rows in (frame, frame.where("id > 500 and id < 900"), frame.where("id < 0"), frame.repartition(256)):
+        table = way(rows)
+        assert table.equals(rows.toArrow())
+        assert table.schema.equals(rows.toArrow().schema)
+    batches = way(frame).to_batches()  # of partitions of 200 rows, whose bytes are looked at every 64
+    assert len(batches) == {"nowhere": 5, "by rows": 5 * 29, "by bytes": 5 * 4}[cut]
+    assert not held_open()
+
+
+def test_frames_of_very_many_partitions_come_through_the_driver(spark, monkeypatch):
+    frame = spark.range(1000).repartition(handover.MOST_PARTITIONS + 1)
+    way = handover.way_of(frame)
+    monkeypatch.setattr(handover.Handover, "_task", None)
+    assert sorted(way(frame)["id"].to_pylist()) == list(range(1000))
+
+
+def test_a_task_that_fails_leaves_nothing_open(spark):
+    frame = spark.range(0, 100, 1, 3).selectExpr("assert_true(id < 50, 'too far')")
+    with pytest.raises(Exception, match="too far"):
+        handover.way_of(frame)(frame)
+    assert not held_open()
+
+
+def test_a_task_that_comes_too_late_touches_no_other_file(spark, tmp_path):
+    frame, kept = spark.range(3), tmp_path / "kept"
+    kept.write_text("as it was")
+    with kept.open("r+") as file:
+        task = handover.way_of(frame).__self__._task([file.fileno()] * 8, "long-gone", frame._jdf.schema())
+        with pytest.raises(Exception, match="nobody waits for these rows any more"):
+            frame._jdf.queryExecution().toRdd().toJavaRDD().mapPartitionsWithIndex(task, False).count()
+    assert kept.read_text() == "as it was"
+
+
+def test_what_a_first_try_has_left_is_not_read(spark, monkeypatch):
+    real = os.memfd_create
+
+    def used(name):
+        file = real(name)
+        os.write(file, b"x" * 100_000)
+        return file
+
+    monkeypatch.setattr(os, "memfd_create", used)
+    frame = spark.range(0, 100, 1, 3)
+    assert handover.way_of(frame)(frame)["id"].to_pylist() == list(range(100))
+
+
+def test_a_spark_with_other_insides_is_warned_of(spark, folder, monkeypatch, tmp_path):
+    wrong = tmp_path / "Handover.java"
+    wrong.write_text(handover._SOURCE.read_text().replace("ArrowWriter.create", "ArrowWriter.made"))
+    monkeypatch.setattr(handover, "_SOURCE", wrong)
+    monkeypatch.setattr(handover, "_known", weakref.WeakKeyDictionary())
+    sink, flow = dt.collect(), dt.Flow("other")
+    flow.read(dt.spark(stream(folder / "a"), trigger=NOW), name="s", time="t").write(sink)
+    with pytest.warns(RuntimeWarning, match=r"rows come through Spark's driver, which is slower: .*has other insides"):
+        flow.run()
+    assert sink.table()["id"].to_pylist() == list(range(1200))
+
+
 def test_only_the_columns_that_are_needed_are_asked_of_spark(folder):
     source = dt.spark(stream(folder / "a"), trigger=NOW)
     reader = source.reader(["id"])
@@ -161,12 +234,13 @@ def test_a_frame_without_rows_ends(spark):
     assert flow.run().steps["s"].rows_in == 0
 
 
-def test_no_row_is_late_because_of_another_of_its_micro_batch(tmp_path):
+@pytest.mark.parametrize("step", [10_000, 50], ids=["apart", "overlapping"])
+def test_no_row_is_late_because_of_another_of_its_micro_batch(tmp_path, step):
     """Spark takes the largest file first."""
     folder = tmp_path / "a"
     folder.mkdir()
     for i, rows in enumerate((100, 3000, 500)):
-        pq.write_table(rows_of(10_000 * i, rows), folder / f"f{i}.parquet")
+        pq.write_table(rows_of(step * i, rows), folder / f"f{i}.parquet")
     sink, flow = dt.collect(), dt.Flow("sorted")
     flow.read(dt.spark(stream(folder, per=9), trigger=NOW), name="s", time="t").write(sink)
     assert flow.run().steps["s"].late == 0
@@ -255,8 +329,8 @@ KILLED = """
     from pathlib import Path
     from dovetail.engine.checkpoints import Checkpoints
     from dovetail.ingest.spark import session
+    from dovetail.ingest.spark.handover import Handover
     from dovetail.ingest.spark.ledger import Ledger
-    from pyspark.sql.classic.dataframe import DataFrame
     from test_spark import band
 
     def strike():
@@ -268,7 +342,7 @@ KILLED = """
         session._Ours.session.sparkContext._gateway.proc.kill()
 
     owner, name = {point!r}.split(".")
-    owner, calls = {{"Ledger": Ledger, "Checkpoints": Checkpoints, "DataFrame": DataFrame}}[owner], []
+    owner, calls = {{"Ledger": Ledger, "Checkpoints": Checkpoints, "Handover": Handover}}[owner], []
     real, counting = getattr(owner, name), threading.Lock()
 
     def stricken(*args, **kwargs):
@@ -286,7 +360,7 @@ KILLED = """
     band(Path({folder!r}), dt.parquet({out!r})).run(checkpoint={ck!r}, every="50ms")
 """
 
-POINTS = ("DataFrame.toArrow", "Ledger.append", "Ledger.has", "Ledger.forget", "Checkpoints._made")
+POINTS = ("Handover.table", "Ledger.append", "Ledger.has", "Ledger.forget", "Checkpoints._made")
 KILLS = [("run", "Ledger.append", "after", 5), ("jvm", "Ledger.append", "after", 5)]
 if os.environ.get("DOVETAIL_FAULTS") == "all":
     KILLS = list(itertools.product(("run", "jvm"), POINTS, ("before", "after"), (1, 4)))

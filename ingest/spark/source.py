@@ -12,8 +12,8 @@ that came along with it, the rows of a micro-batch are put in the order of their
 
 A DataFrame that is not a stream is one micro-batch. Those of Spark Connect come over a socket (remote.py).
 
-Cost: rows come through the driver, as `toArrow` brings them, and are copied once, into the ledger. The other ways are
-compared with it in `tests/bench/spark.py`.
+Cost: rows stay where Spark's tasks have written them (handover.py), and are copied once, into the ledger. The other
+ways are compared with it in `tests/bench/spark.py`.
 """
 
 __all__ = ["SparkSource", "spark", "spark_schema"]
@@ -26,6 +26,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -35,6 +36,7 @@ from ...errors import DovetailError, FlowError, SchemaError, SourceError, Unsupp
 from ...operators.contracts import Reader
 from ...operators.own import origin
 from .._common import BatchReader, check_unique, difference, pick
+from .handover import way_of
 from .ledger import Ledger
 from .remote import Line, is_remote
 from .session import Wanted, failure, is_lost, lost, py4j_error, session_of, told
@@ -225,6 +227,7 @@ class _Feed:
         temporary = folder is None and not self.remote  # a server far away makes one by itself
         self.temporary = tempfile.mkdtemp(prefix="dovetail-spark-query-") if temporary else None
         self.line: Line | None = None
+        self.bring = way_of(frame)
         self.waiting: deque[tuple[int, pa.Table]] = deque()
         self.changed = threading.Condition()
         self.closed = self.taking = False
@@ -270,7 +273,7 @@ class _Feed:
 
     def _take(self, frame: Any, number: int) -> None:
         """Take a micro-batch; return when there is room for another. Spark calls this, in a thread of its own."""
-        self._keep(frame.toArrow, number)
+        self._keep(lambda: self.bring(frame), number)
 
     def _keep(self, rows: Callable[[], pa.Table], number: int) -> None:
         with self.changed:
@@ -394,11 +397,25 @@ def _sorted(table: pa.Table, time: str | None) -> pa.Table:
     """Put rows in the order of their times; those of one time keep theirs."""
     if time is None or table.num_rows < 2:
         return table
-    times = table.column(time)
-    before, after = times.slice(0, table.num_rows - 1), times.slice(1)
-    if times.null_count == 0 and pc.all(pc.less_equal(before, after)).as_py():
-        return table
-    return table.take(pc.sort_indices(times))
+    batches = [batch for batch in table.to_batches() if batch.num_rows]
+    if (order := _order([batch.column(time) for batch in batches])) is None:
+        return table.take(pc.sort_indices(table.column(time)))
+    return pa.Table.from_batches([batches[at] for at in order], table.schema)
+
+
+def _order(parts: list[pa.Array]) -> list[int] | None:
+    """Return in which order parts follow each other, if each is in order and they do not overlap; mostly, as files do.
+
+    >>> _order([pa.array([7, 9]), pa.array([1, 7])]), _order([pa.array([1, 3]), pa.array([3])])
+    (None, [0, 1])
+    """
+    for part in parts:
+        if part.null_count or not pc.all(pc.less_equal(part[:-1], part[1:]), min_count=0).as_py():
+            return None
+    first, last = ([part[at].as_py() for part in parts] for at in (0, -1))
+    order = sorted(range(len(parts)), key=first.__getitem__)
+    follows = all((last[a], a) < (first[b], b) for a, b in pairwise(order))
+    return order if follows else None
 
 
 def _quoted(name: str) -> str:
