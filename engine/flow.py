@@ -452,7 +452,8 @@ class Stream:
         threads
             With `layout="shared"`, how many; as many as there are cores.
         ordered
-            False allows results in any order; only sinks and steps without state may follow.
+            False allows results in any order, which is faster where rows find many; only sinks and steps without
+            state may follow.
         """
         step = self._flow._name(name, "join")
         where = f"join {step!r}"

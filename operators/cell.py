@@ -281,7 +281,7 @@ class Cell:
             else:
                 for side, half in zip(SIDES, probes, strict=True):
                     if len(half.row) == 0 and half.next < half.count:
-                        half.find(self.out_rows)
+                        half.find(self.out_rows, ordered=self.spec.ordered)
                         self._decide(side, half)
             cut = min(left.frontier, right.frontier)
             left_probe, left_row = left.take(cut)

@@ -101,12 +101,12 @@ class Probes:
         low[nothing], high[nothing] = 1, 0
         return low, high
 
-    def find(self, limit: int) -> None:
-        """Find the pairs of the next probes, until there are about `limit` candidates."""
+    def find(self, limit: int, *, ordered: bool) -> None:
+        """Find the pairs of the next probes, until there are about `limit` candidates: each one's in order, or not."""
         target, begin, count = self.target, self.next, self.count
         if self.box_ends:
             los, his = ([ends[i] for ends in self.box_ends] for i in (0, 1))
-            found = self.index.probe(los, his, self.row_lo, self.row_hi, begin, count, limit)
+            found = self.index.probe(los, his, self.row_lo, self.row_hi, begin, count, limit, ordered)
         elif self.probe_ends is None:
             los, his = ([ends[i] for ends in self.scan_ends] for i in (0, 1))
             scanned = list(target.scanned.values())
@@ -114,7 +114,7 @@ class Probes:
         elif self.probe_ends[0].ndim == 2:
             found = self._find_union(*self.probe_ends, limit)
         else:
-            found = self.index.probe(*self.probe_ends, self.row_lo, self.row_hi, begin, count, limit)
+            found = self.index.probe(*self.probe_ends, self.row_lo, self.row_hi, begin, count, limit, ordered)
         self.took(*found)
 
     def took(self, probe: np.ndarray, place: np.ndarray, upto: int) -> None:

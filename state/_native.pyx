@@ -57,6 +57,7 @@ cdef extern from "store.hpp" namespace "dovetail" nogil:
         const uint64_t* hi
         const int64_t* row_lo
         const int64_t* row_hi
+        cbool ordered
         cbool empty(size_t p)
     cdef cppclass CStore "dovetail::Store":
         void insert(const uint64_t* keys, const int64_t* rows, size_t n) except +
@@ -111,6 +112,7 @@ cdef extern from "box_store.hpp" namespace "dovetail" nogil:
         const uint64_t* const* hi
         const int64_t* row_lo
         const int64_t* row_hi
+        cbool ordered
     cdef cppclass CBoxStore "dovetail::BoxStore":
         void insert(const uint64_t* const* keys, const int64_t* rows, size_t n) except +
         size_t probe(const Boxes& probes, size_t begin, size_t end, size_t limit, Pairs& out) except +
@@ -676,8 +678,11 @@ cdef class Index:
             self.store.get().restored()
 
     def probe(self, const uint64_t[::1] lo, const uint64_t[::1] hi, const int64_t[::1] row_lo,
-              const int64_t[::1] row_hi, size_t begin, size_t end, size_t limit):
-        """(probe, row, next): pairs of the probes in [begin, end), and the first one not answered."""
+              const int64_t[::1] row_hi, size_t begin, size_t end, size_t limit, bint ordered=True):
+        """(probe, row, next): pairs of the probes in [begin, end), and the first one not answered.
+
+        `ordered`: rows ascend within a probe; where they need not, an index may be faster.
+        """
         _same_length(lo.shape[0], hi.shape[0], "probe")
         _same_length(lo.shape[0], row_lo.shape[0], "probe")
         _same_length(lo.shape[0], row_hi.shape[0], "probe")
@@ -688,6 +693,7 @@ cdef class Index:
             raise ValueError(f"probe {end} of {lo.shape[0]}")
         probes.lo, probes.hi = _u64(lo), _u64(hi)
         probes.row_lo, probes.row_hi = _i64(row_lo), _i64(row_hi)
+        probes.ordered = ordered
         with nogil:
             upto = self.store.get().probe(probes, begin, end, limit, pairs)
         return _hand_over(pairs.probe), _hand_over(pairs.row), upto
@@ -851,8 +857,8 @@ cdef class BoxIndex:
         """Nothing was put off."""
 
     def probe(self, list lo, list hi, const int64_t[::1] row_lo, const int64_t[::1] row_hi, size_t begin, size_t end,
-              size_t limit):
-        """(probe, row, next): pairs of the probes in [begin, end), and the first one not answered."""
+              size_t limit, bint ordered=True):
+        """(probe, row, next): as `Index.probe`."""
         _same_length(row_hi.shape[0], row_lo.shape[0], "probe")
         cdef vector[const uint64_t*] los = self._columns(lo, row_lo.shape[0], "probe")
         cdef vector[const uint64_t*] his = self._columns(hi, row_lo.shape[0], "probe")
@@ -863,6 +869,7 @@ cdef class BoxIndex:
             raise ValueError(f"probe {end} of {row_lo.shape[0]}")
         boxes.keys, boxes.lo, boxes.hi = self.keys, los.data(), his.data()
         boxes.row_lo, boxes.row_hi = _i64(row_lo), _i64(row_hi)
+        boxes.ordered = ordered
         with nogil:
             upto = self.store.get().probe(boxes, begin, end, limit, pairs)
         return _hand_over(pairs.probe), _hand_over(pairs.row), upto

@@ -16,6 +16,7 @@ struct Boxes {
   const uint64_t* const* hi;
   const int64_t* row_lo;
   const int64_t* row_hi;
+  bool ordered = true;  // rows ascend within a probe
 
   bool empty(size_t p) const {
     bool found = row_lo[p] >= row_hi[p];

@@ -230,7 +230,7 @@ struct CarouselStore::Finder {
       for (size_t i = 0; i < n; ++i) place[i] = store.rows_.row_at(staged.position + found[i]);
     } else {
       for (size_t i = 0; i < n; ++i) place[i] = store.rows_.row_at(staged.position + found[i]);
-      store.sorter_.sort(place, n);
+      if (probes.ordered) store.sorter_.sort(place, n);
     }
     out.claim(static_cast<int64_t>(staged.p), n);
   }

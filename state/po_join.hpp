@@ -180,12 +180,14 @@ class PoJoinStore final : public BoxStore {
   struct Asked {
     Box box;
     int64_t row_lo, row_hi, from, to;
+    bool ordered;
     Asked(const Boxes& probes, size_t p, const RowLog& rows)
         : box(probes, p),
           row_lo(probes.row_lo[p]),
           row_hi(probes.row_hi[p]),
           from(rows.position_of(row_lo)),
-          to(rows.position_of(row_hi, from)) {}
+          to(rows.position_of(row_hi, from)),
+          ordered(probes.ordered) {}
   };
 
   // What a thread needs to look through a slide.
@@ -281,7 +283,7 @@ class PoJoinStore final : public BoxStore {
       }
       found = kept;
     }
-    scratch.sorter.sort(mine + before, found - before);
+    if (asked.ordered) scratch.sorter.sort(mine + before, found - before);
     return found;
   }
 
@@ -323,7 +325,7 @@ class PoJoinStore final : public BoxStore {
     if (by_hash_) {
       int64_t* place = out.reserve(found + set.size() + kMargin);
       for (const int64_t at : set) place[found++] = sealed_ + at;
-      scratch.sorter.sort(place + before, found - before);
+      if (asked.ordered) scratch.sorter.sort(place + before, found - before);
       return found;
     }
     int64_t* place = out.reserve(found + n + kMargin) + found;

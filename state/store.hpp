@@ -5,8 +5,9 @@
 //   restore     the same, of a window that comes back bit by bit: until `restored` nothing else is asked of the store,
 //               so that it may put off its work until then
 //   probe       for each probe a closed range of keys and a half-open range of rows; the pairs come with probes
-//               ascending, and rows ascending within a probe. An empty range (lo > hi) matches nothing. Returns the
-//               first probe that was not answered: probing ends after the probe that brings the pairs to `limit`.
+//               ascending, and rows ascending within a probe, or, where `ordered` is false, as they are found. An
+//               empty range (lo > hi) matches nothing. Returns the first probe that was not answered: probing ends
+//               after the probe that brings the pairs to `limit`.
 //   expire      rows below the bound never match again; the bound never falls. Memory is given back in time.
 //   size        how many rows at or above the bound are held
 //   nbytes      what the store holds, within a tenth of what the allocator gave for it
@@ -49,6 +50,7 @@ struct Probes {
   const uint64_t* hi;
   const int64_t* row_lo;
   const int64_t* row_hi;
+  bool ordered = true;  // rows ascend within a probe
 
   bool empty(size_t p) const { return lo[p] > hi[p] || row_lo[p] >= row_hi[p]; }
 };

@@ -16,7 +16,7 @@
 // Invariants: slides and then the waiting rows hold the live positions without a gap, and nothing but the oldest slide
 // holds expired ones; a run's ends are those of its keys; within a run the last key that is sorted by ascends.
 // Cost: for a probe, two comparisons a run and key, two searches in each run that it meets, and what it finds, put into
-// the order of rows; storing a row takes some 0.1 µs for each time that it is sorted. 8 bytes a row and key, and 4.
+// the order of rows if that is asked for; storing a row takes some 0.1 µs for each time that it is sorted. 8 bytes a row and key, and 4.
 // Where it loses: against an index on one key, when that one narrows to a few rows by itself.
 #pragma once
 
@@ -90,7 +90,7 @@ class ZoneMapStore final : public BoxStore {
       meet(box, from, to);
       const size_t most = narrow(box);
       size_t found = 0;
-      if (most > kFew) {
+      if (probes.ordered && most > kFew) {
         const int64_t first = slides_.front().first;
         bits_.begin(static_cast<uint64_t>(sealed_ - first), most);
         int64_t* place = out.row.reserve(most + Zones::kLanes);  // for all that may be set: nothing fails in between
@@ -108,7 +108,7 @@ class ZoneMapStore final : public BoxStore {
             for (size_t i = 0; i < n; ++i) place[i] = met.slide->first + offset[i];
           }, [](size_t) {});
         }
-        sorter_.sort(out.row.data() + out.row.size(), found);
+        if (probes.ordered) sorter_.sort(out.row.data() + out.row.size(), found);
       }
       found = find_waiting(box, from, to, found, out.row);
       if (found == 0) continue;

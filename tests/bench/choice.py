@@ -91,6 +91,8 @@ STRUCTURES = {
     "po_join, all sealed": lambda: _native.BoxIndex("po_join", 2, {"least": 1024, "slides": 1000}),
     "zone_map": lambda: _native.BoxIndex("zone_map", 2),
 }
+LOOSE = ", any order"
+"""Behind the name of a structure: what it finds need not be in the order of rows (`ordered=False`)."""
 SLOW = {"scan": 8, "B+-trees, bits": 2, "B+-trees, set": 40}
 """How much fewer probes are asked of what takes so much longer."""
 
@@ -104,25 +106,26 @@ def filled(make, keys):
     return index
 
 
-def ask(index, lo, hi, count, clock=time.process_time):
+def ask(index, lo, hi, count, clock=time.process_time, *more):
     """Probe, as a join does: so many pairs at a time. Return seconds a probe, and how many pairs there were."""
     row_lo, row_hi = np.full(count, HALF), np.full(count, W + HALF)
     lo, hi = ([bound[:count] for bound in bounds] for bounds in (lo, hi))
     at = pairs = 0
     start = clock()
     while at < count:
-        _, rows, at = index.probe(lo, hi, row_lo, row_hi, at, count, 32_768)
+        _, rows, at = index.probe(lo, hi, row_lo, row_hi, at, count, 32_768, *more)
         pairs += len(rows)
     return (clock() - start) / count, pairs / count
 
 
 def several():
-    """µs of CPU a probe, pairs in order."""
+    """µs of CPU a probe, pairs in order where nothing else is said."""
     print(f"a < x and b > y over {W:,} rows; µs a probe, pairs written in order; load {os.getloadavg()[0]:.1f}")
     row("", *[f"{kind[:4]} {part or ''}" for kind, part in CASES])
     rng = np.random.default_rng(7)
     windows = {kind: [_native.keys_of(key) for key in window(kind, rng)] for kind in ("independent", "opposed")}
-    spent = {name: [] for name in STRUCTURES}
+    names = [*STRUCTURES, "po_join" + LOOSE, "zone_map" + LOOSE]
+    spent = {name: [] for name in names}
     found = {}
     for kind, part in CASES:
         built = {name: filled(make, windows[kind]) for name, make in STRUCTURES.items()}
@@ -131,12 +134,14 @@ def several():
         x, y = questions(kind, part, rng, count)
         low, high = np.full(count, -np.inf), np.full(count, np.inf)
         lo, hi = ([_native.keys_of(v) for v in bounds] for bounds in ((low, y), (x, high)))
-        times = {name: [] for name in STRUCTURES}
+        times = {name: [] for name in names}
         for _ in range(ROUNDS):
-            for name, index in built.items():
+            for name in names:
+                index = built[name.removesuffix(LOOSE)]
                 ask(index, lo, hi, 1)  # what the one before has left of the heap is not this one's
-                few = max(12, count // SLOW.get(name, 1) // (20 if name != "zone_map" and results < 2000 else 1))
-                seconds, pairs = ask(index, lo, hi, min(few, count))
+                slow = results < 2000 and not name.startswith("zone_map")
+                few = max(12, count // SLOW.get(name, 1) // (20 if slow else 1))
+                seconds, pairs = ask(index, lo, hi, min(few, count), time.process_time, *[False] * name.endswith(LOOSE))
                 times[name].append(seconds)
                 found.setdefault((kind, part, min(few, count)), pairs)
                 assert found[kind, part, min(few, count)] == pairs, name
@@ -144,7 +149,11 @@ def several():
             spent[name].append(statistics.median(all_times))
     for name, seconds in spent.items():
         row(name, *[f"{each * 1e6:,.2f}" for each in seconds])
-    for name, other in (("B+-trees, bits", "po_join"), ("po_join", "zone_map"), ("po_join, all sealed", "zone_map")):
+    compared = (
+        ("B+-trees, bits", "po_join"), ("B+-trees, set", "po_join"), ("po_join", "zone_map"),
+        ("po_join, all sealed", "zone_map"), ("po_join" + LOOSE, "zone_map" + LOOSE),
+    )  # fmt: skip
+    for name, other in compared:
         row(f"{name} / {other}", *[f"{a / b:.1f}" for a, b in zip(spent[name], spent[other], strict=True)])
     pairs = [found[max(k for k in found if k[:2] == case)] for case in CASES]
     row("pairs a probe", *[f"{each:,.0f}" for each in pairs])
