@@ -280,6 +280,11 @@ class ParallelJoin(JoinTask):
         """What the first cell says; the others decide for themselves, by the same rule."""
         return self.head.found_by
 
+    @property
+    def spread(self) -> str:
+        """The layout."""
+        return f"{self.layout.describe()}: {self.layout.why}"
+
     def snapshot(self) -> dict[str, Any]:
         """Also the keys by which ranges were cut. Nothing may be under way."""
         return {**super().snapshot(), "sample": self.head.sample()}

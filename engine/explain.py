@@ -26,7 +26,7 @@ from .graph import (
     WriteNode,
     reachable,
 )
-from .physical import describe, layout_of, rates_of
+from .physical import describe, layout_of, load_of
 from .plan import needed_columns
 
 
@@ -184,7 +184,7 @@ def _ways(spec: JoinSpec, side: str) -> list[str]:
 
 def _spreads(node: JoinNode, workers: int) -> list[str]:
     """Say how else the join could be spread over workers, and what each layout costs on this machine."""
-    found = possible(node.spec, workers, rates_of(node))
+    found = possible(node.spec, workers, load_of(node))
     if len(found) == 1:
         return []
     cores = len(os.sched_getaffinity(0))

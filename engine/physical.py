@@ -7,7 +7,7 @@ Rates are estimates from what a join costs under a layout (operators/spread.py):
 are needed, not for the last tenth.
 """
 
-__all__ = ["check_memory", "describe", "join_rate", "layout_of", "needed_bytes", "rates_of", "workers_for"]
+__all__ = ["check_memory", "describe", "join_rate", "layout_of", "load_of", "needed_bytes", "workers_for"]
 
 from collections.abc import Sequence
 
@@ -17,7 +17,7 @@ from ..config import Options
 from ..errors import FlowError
 from ..operators.access import SIDES, JoinSpec
 from ..operators.layouts import Layout
-from ..operators.spread import INDEX_BYTES, choose_layout, price, shares
+from ..operators.spread import INDEX_BYTES, Load, choose_layout, price, shares
 from .cells import STEPS_UNDER_WAY
 from .graph import JoinNode, ReadNode, reachable
 from .plan import asked_of_input
@@ -43,20 +43,20 @@ def workers_for(node: JoinNode, rate: float) -> int | None:
     return None
 
 
-def layout_of(node: JoinNode, workers: int) -> Layout:
-    """Return the layout of a join on so many workers."""
-    return choose_layout(node.spec, workers, node.layout, rates=rates_of(node))
+def layout_of(node: JoinNode, workers: int, met: Load | None = None) -> Layout:
+    """Return the layout of a join on so many workers; `met`: what it had to do while it ran, if it did."""
+    return choose_layout(node.spec, workers, node.layout, load=met or load_of(node))
 
 
-def rates_of(node: JoinNode) -> tuple[float, float]:
-    """Return the rates of the inputs of a join if its sources are paced; else take them to be equal."""
+def load_of(node: JoinNode) -> Load:
+    """Return what a join should have to do: by the rates of its sources if they are paced, else at equal ones."""
     rates = []
     for before in node.inputs:
         paces = [read.rate for read in reachable([before]) if isinstance(read, ReadNode)]
         rates.append(sum(pace.rows for pace in paces if pace is not None and pace.rows is not None))
         if len(rates) == 1 and len(node.inputs) == 1:
             rates.append(rates[0])
-    return (rates[0], rates[1]) if all(rates) and len(rates) == 2 else (1.0, 1.0)
+    return Load((rates[0], rates[1])) if all(rates) and len(rates) == 2 else Load()
 
 
 def needed_bytes(joins: Sequence[JoinNode], needed: dict[int, set[str]]) -> int:

@@ -10,7 +10,8 @@ class StepReport:
     """One step.
 
     `watermark` is written for people; `held_bytes` is what the step kept at its end; `null_keys` counts rows of a
-    join that a null or NaN in a key kept from ever matching; `found_by` says how a join found the rows of each side.
+    join that a null or NaN in a key kept from ever matching; `found_by` says how a join found the rows of each side,
+    and `spread` how it was spread over workers, and why so.
     """
 
     name: str
@@ -22,6 +23,7 @@ class StepReport:
     held_bytes: int = 0
     null_keys: int = 0
     found_by: dict[str, str] = field(default_factory=dict)
+    spread: str = ""
 
 
 @dataclass(frozen=True)

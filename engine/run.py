@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -29,6 +29,7 @@ from ..batch import END, START, Batch
 from ..config import Options
 from ..errors import CheckpointError, DovetailError, FlowError, TransportError, WorkerError
 from ..monitoring import Status
+from ..operators.spread import Load
 from ..transport import free_bytes
 from .cells import ParallelJoin, Workers
 from .control import Mailbox, Question
@@ -124,13 +125,13 @@ class _Graph:
     tick: Callable[[], None] = lambda: None  # called between any two batches, also in the middle of a step
 
     @classmethod
-    def of(cls, sinks: Sequence[WriteNode], options: Options, workers: int) -> "_Graph":
+    def of(cls, sinks: Sequence[WriteNode], options: Options, workers: int, met: Mapping[str, Load]) -> "_Graph":
         needed = needed_columns(sinks)
         nodes = reachable(list(sinks))
 
         def task_of(node: Node) -> Task:
             if workers and isinstance(node, JoinNode) and node.on_workers:
-                layout = layout_of(node, workers)
+                layout = layout_of(node, workers, met.get(node.name))
                 return ParallelJoin(node, needed[id(node)], options, layout)
             return make_task(node, needed[id(node)], options)
 
@@ -167,14 +168,17 @@ class Runner:
     def __init__(
         self, name: str, sinks: Sequence[WriteNode], options: Options, every: float,
         progress: Callable[[Status], None] | None = None, workers: int = 0, keeper: Keeper | None = None,
-        mailbox: Mailbox | None = None, around: Around | None = None,
+        mailbox: Mailbox | None = None, around: Around | None = None, met: Mapping[str, Load] | None = None,
     ) -> None:  # fmt: skip
-        """`workers`: worker processes; 0: joins are done here. `keeper`: makes checkpoints, if there are to be any."""
+        """`workers`: worker processes; 0: joins are done here. `keeper`: makes checkpoints, if there are to be any.
+
+        `met`: what joins had to do in the attempt before, by name.
+        """
         self.around = around = Around() if around is None else around
         self.name, self.sink_nodes, self.options, self.every, self.progress = name, sinks, options, every, progress
         self.clock, self.mailbox, self.keeper = around.clock, mailbox or Mailbox(), keeper
         self.lineage = keeper.lineage if keeper is not None else new_lineage(name)
-        self.graph = _Graph.of(sinks, options, workers)
+        self.graph = _Graph.of(sinks, options, workers, met or {})
         self.joins = [task for task in self.graph.tasks if isinstance(task, JoinTask)]
         self.parallel = [task for task in self.joins if isinstance(task, ParallelJoin)]
         self.check_workers(workers)
@@ -459,12 +463,16 @@ class Runner:
             rows_before=self._rows_before(),
         )  # fmt: skip
 
+    def met(self) -> dict[str, Load]:
+        """Return what each join has had to do, if it has seen enough rows to tell."""
+        return {join.node.name: load for join in self.joins if (load := join.met()) is not None}
+
     def result(self, outcome: str) -> Result:
         """Report what was done."""
         steps = {
             task.node.name: StepReport(
                 task.node.name, task.node.kind, task.rows_in, task.rows_out, task.late, _shown(task), task.held_bytes,
-                task.null_keys, task.found_by,
+                task.null_keys, task.found_by, task.spread,
             )
             for task in self.graph.tasks
         }  # fmt: skip
@@ -555,12 +563,13 @@ def run(
     around = Around() if around is None else around
     rescaled: Future[Any] | None = None
     before: str | None = None  # why there is another attempt
+    met: dict[str, Load] = {}  # in the one before
     ran = False
     with _Interrupt(tell=progress is not None) as interrupt:
         while True:
             runner: Runner | None = None
             try:
-                runner = Runner(name, sinks, options, every, progress, workers, keeper, mailbox, around)
+                runner = Runner(name, sinks, options, every, progress, workers, keeper, mailbox, around, met)
                 runner.interrupted = lambda: interrupt.asked
                 return _attempt(runner, rescaled)
             except _Rescaled as change:
@@ -578,6 +587,8 @@ def run(
                 if pause is None:
                     raise
                 around.pause(pause)
+            assert runner is not None
+            met = {**met, **runner.met()}
             del runner
             around.settle()
 

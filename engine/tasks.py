@@ -25,6 +25,7 @@ from ..operators.contracts import END_OF_SOURCE, Reader, Rows, Writer
 from ..operators.join import JoinDriver
 from ..operators.numbering import Numbering, Step
 from ..operators.sequencer import Merger, SourceOrder
+from ..operators.spread import Load
 from ..operators.steps import Compute, Filter, Map
 from ..operators.windowed import Windowed
 from .graph import (
@@ -61,6 +62,11 @@ class Task:
     def found_by(self) -> dict[str, str]:
         """How a join has found the rows of each side."""
         return {}
+
+    @property
+    def spread(self) -> str:
+        """How a join is spread over workers, if it is."""
+        return ""
 
     @property
     def held_bytes(self) -> int:
@@ -326,6 +332,9 @@ class Fresh:
 SMALL_STEP = 1 << 15
 """Rows below which a step of a join costs more for being a step than for its rows: it waits for more of them."""
 
+MET_ROWS = 1024
+"""Rows of each side, at least, by which a join tells what it has to do."""
+
 
 class JoinTask(Merging):
     """What a join here and one on several cells share: steps out of what comes in.
@@ -414,6 +423,15 @@ class JoinTask(Merging):
     def idle(self) -> bool:
         """Tell whether nothing is under way."""
         return not self.taken and self.due <= self.watermark
+
+    def met(self) -> Load | None:
+        """Return what it has had to do; None if it has seen too few rows to tell."""
+        rows, bounds = self.numbering.rows, self.numbering.bounds
+        if min(rows.values()) < MET_ROWS:
+            return None
+        # A window that has forgotten nothing yet may grow to any size.
+        left, right = (rows[side] - bounds[side] if bounds[side] else None for side in SIDES)
+        return Load((rows["left"], rows["right"]), self.rows_out / max(1, self.rows_in), (left, right), met=True)
 
     def settle(self) -> Iterator[Batch]:
         """Join what was taken, if it may be now; yield what leaves."""

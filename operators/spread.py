@@ -6,7 +6,8 @@ Idea: what a row of either input costs is a sum. The process that deals out take
 pair whose place among those of other cells it must find. A cell takes some to look at a row and to see whether it is
 its own, and then what its index takes to store it and to answer (state/costs.py, measured on this machine). How many
 cells store a row, and how many it asks, follows from the layout. Of the layouts that fit memory the cheapest is taken,
-on as many cores as there are; `explain()` shows them all.
+on as many cores as there are; `explain()` shows them all. Before there are rows, it is assumed how many a row finds and
+a window by time holds; another attempt of a run, and one with another number of workers, goes by what was met.
 
 What comes of it: as a rule `copies`, as results of cells that answer whole tuples need no merging, and storing a row
 once more costs less than that. Where copies of the index are too large, what stores each row once: `hash`, `range`.
@@ -15,7 +16,7 @@ The engine's own share is measured by `make bench-engine` (`spread`), which show
 Results never depend on the layout.
 """
 
-__all__ = ["INDEX_BYTES", "Kept", "Price", "best_shape", "choose_layout", "possible", "price", "shares"]
+__all__ = ["INDEX_BYTES", "Kept", "Load", "Price", "best_shape", "choose_layout", "possible", "price", "shares"]
 
 import os
 from dataclasses import dataclass
@@ -61,6 +62,25 @@ INDEX_BYTES = 24
 
 
 @dataclass(frozen=True)
+class Load:
+    """What a join has to do, as it is assumed before it runs, or as a run has met it.
+
+    `rates` of both inputs, in any unit; `pairs` that a row of either finds; `rows` that the window of each side has
+    held, if that was counted.
+    """
+
+    rates: tuple[float, float] = (1.0, 1.0)
+    pairs: float = PAIRS
+    rows: tuple[int | None, int | None] = (None, None)
+    met: bool = False
+
+    def window(self, spec: JoinSpec, side: str) -> int | None:
+        """Return how many rows the window of a side holds when it is full, as far as anybody knows."""
+        declared = spec.windows[side].rows
+        return self.rows[SIDES.index(side)] if declared is None else declared
+
+
+@dataclass(frozen=True)
 class Price:
     """What a row of either input costs under a layout, in nanoseconds of the process that deals out and of a cell."""
 
@@ -78,18 +98,15 @@ class Price:
         return max(self.busiest, (self.head + self.layout.cells * self.cell) / cores)
 
 
-def price(
-    spec: JoinSpec, layout: Layout, costs: Costs | None = None, pairs: float = PAIRS,
-    rates: tuple[float, float] = (1.0, 1.0),
-) -> Price:  # fmt: skip
-    """Say what a layout costs when a row finds so many pairs; `costs`: this machine's, if no others are given."""
+def price(spec: JoinSpec, layout: Layout, costs: Costs | None = None, load: Load = Load()) -> Price:
+    """Say what a layout costs; `costs`: this machine's, if no others are given."""
     costs = costs or known()
-    kept = shares(layout)
-    of_all = {side: rate / sum(rates) for side, rate in zip(SIDES, rates, strict=True)}
+    kept, pairs = shares(layout), load.pairs
+    of_all = {side: rate / sum(load.rates) for side, rate in zip(SIDES, load.rates, strict=True)}
     cell = LOOK_NS
     for side in SIDES:
         access, other = choose_access(spec, side), OTHER[side]
-        rows = (spec.windows[side].rows or ASSUMED_ROWS) * kept[side].stores
+        rows = (load.window(spec, side) or ASSUMED_ROWS) * kept[side].stores
         way = price_of_way(access, costs, rows)
         find = way.find if access.probe else rows * WRITTEN_NS
         cell += of_all[side] * kept[side].stores * way.keep + of_all[other] * kept[other].asks * find
@@ -116,13 +133,12 @@ def shares(layout: Layout) -> dict[str, Kept]:
 
 
 def choose_layout(
-    spec: JoinSpec, cells: int, name: str = "auto", shape: tuple[int, int] | None = None,
-    rates: tuple[float, float] = (1.0, 1.0),
-) -> Layout:  # fmt: skip
+    spec: JoinSpec, cells: int, name: str = "auto", shape: tuple[int, int] | None = None, load: Load = Load()
+) -> Layout:
     """Choose the layout of a join, or make the one of a name; a matrix in the best shape for these rates of rows."""
     if name == "auto":
         cores = len(os.sched_getaffinity(0))
-        return min(possible(spec, cells, rates), key=lambda each: each.nanoseconds(cores)).layout
+        return min(possible(spec, cells, load), key=lambda each: each.nanoseconds(cores)).layout
     access = [choose_access(spec, side) for side in SIDES]
     if name == "hash" and not all(map(_is_equality, access)):
         raise FlowError(
@@ -134,33 +150,37 @@ def choose_layout(
             f'{spec.name}: layout="range" needs a range of one key that the index uses; '
             'use layout="matrix", which serves any predicate'
         )
-    return _made(spec, cells, name, shape, rates, "as asked for")
+    return _made(spec, cells, name, shape, load, "as asked for")
 
 
-def _made(
-    spec: JoinSpec, cells: int, name: str, shape: tuple[int, int] | None, rates: tuple[float, float], why: str
-) -> Layout:
+def _made(spec: JoinSpec, cells: int, name: str, shape: tuple[int, int] | None, load: Load, why: str) -> Layout:
     if name != "matrix":
         return Layout(name, why, cells)
-    rows, columns = shape or best_shape(cells, rates, (spec.windows["left"].rows or 1, spec.windows["right"].rows or 1))
+    left, right = (load.window(spec, side) or 1 for side in SIDES)
+    rows, columns = shape or best_shape(cells, load.rates, (left, right))
     if rows * columns != cells:
         raise FlowError(f"{spec.name}: a matrix of {rows} × {columns} has {rows * columns} cells, not {cells}")
     return Layout(name, why, cells, rows, columns)
 
 
-def possible(spec: JoinSpec, cells: int, rates: tuple[float, float] = (1.0, 1.0)) -> list[Price]:
+def possible(spec: JoinSpec, cells: int, load: Load = Load()) -> list[Price]:
     """Return the layouts among which `auto` chooses, with what they cost."""
     access = [choose_access(spec, side) for side in SIDES]
     names, why = ["matrix"], "costs least"
+    if load.met:
+        why += f" as it was met: a row finds {load.pairs:.3g}"
+        if None not in load.rows:
+            why += f", and windows hold {load.rows[0]:,} and {load.rows[1]:,}"
     if all(_is_range(each) and each.probe[0].shape != "comparison" for each in access):  # that asks most of the cells
         names.insert(0, "range")
     if all(map(_is_equality, access)):
         names.insert(0, "hash")
-    windows = [spec.windows[side] for side in (SIDES[:1] if spec.self_join else SIDES)]
-    size = cells * INDEX_BYTES * sum(window.rows or 0 for window in windows)
-    if any(window.keeps_everything for window in windows):
+    sides = SIDES[:1] if spec.self_join else SIDES
+    windows = [load.window(spec, side) for side in sides]
+    size = cells * INDEX_BYTES * sum(rows or 0 for rows in windows)
+    if any(spec.windows[side].keeps_everything for side in sides):
         why += "; windows that keep everything are not kept in each worker"
-    elif any(window.rows is None for window in windows):
+    elif None in windows:
         why += "; nobody knows how large a copy of the windows in each worker would be"
         if cells <= MOST_COPIES:
             names.insert(0, "copies")
@@ -169,7 +189,7 @@ def possible(spec: JoinSpec, cells: int, rates: tuple[float, float] = (1.0, 1.0)
     else:
         names.insert(0, "copies")
         why += f"; all copies of the index take {size / 1e6:,.1f} MB"
-    return [price(spec, _made(spec, cells, name, None, rates, why), rates=rates) for name in names]
+    return [price(spec, _made(spec, cells, name, None, load, why), load=load) for name in names]
 
 
 def best_shape(cells: int, rates: tuple[float, float], windows: tuple[float, float]) -> tuple[int, int]:

@@ -1,6 +1,7 @@
 """Jobs: a flow that runs beside its owner, and what can be asked of it: status, savepoints, other workers, to stop."""
 
 import os
+import re
 import shutil
 import threading
 
@@ -10,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from dovetail import left, right
+from dovetail.engine import tasks
 from dovetail.engine.control import Mailbox
 from dovetail.engine.keeper import keeping
 from dovetail.engine.parallel import Head
@@ -129,6 +131,29 @@ def test_another_number_of_workers_changes_no_result(tmp_path, expected, path):
         assert gate.ask(job.status).workers == workers
     job.wait()
     assert sink.table().equals(expected)
+
+
+def test_another_attempt_is_spread_by_what_the_last_one_has_met(tmp_path, monkeypatch):
+    monkeypatch.setattr(tasks, "MET_ROWS", 500)
+
+    def flow_of(gate):
+        flow, sink = dt.Flow("f"), dt.collect()
+        one, two = (flow.read(dt.memory(t, batch_rows=100), name=f"s{n}", time="t") for n, t in enumerate(TABLES))
+        near = (left.x - right.x).abs() <= 1
+        one = one.map(gate, one.schema, name="gate")
+        one.join(two, on=near, window=dt.last(time=100), name="j").write(sink)
+        return flow, sink
+
+    flow, expected = flow_of(lambda batch: batch)
+    flow.run()
+    gate = Gate(2500)
+    flow, sink = flow_of(gate)
+    job = gate.start(flow, checkpoint=tmp_path / "state", every="0s", workers=2)
+    gate.ask(job.rescale, 5)
+    spread = job.wait().steps["j"].spread
+    assert spread.startswith("copies on 5 cells: costs least as it was met: a row finds "), spread
+    assert re.search("windows hold [23]0[0-9] and [23]0[0-9]", spread), spread  # three rows have one time
+    assert sink.table().equals(expected.table())
 
 
 @pytest.mark.parametrize("layout", ["copies", "range", "matrix"])

@@ -17,7 +17,7 @@ from dovetail.operators import spread
 from dovetail.operators.access import SIDES, output_fields
 from dovetail.operators.layouts import PARTS, Balance, Layout, fitted_pieces
 from dovetail.operators.numbering import NO_TIMES, Step
-from dovetail.operators.spread import choose_layout, price
+from dovetail.operators.spread import Load, choose_layout, price
 from dovetail.state.costs import Costs
 from hypothesis import given
 from hypothesis import strategies as st
@@ -220,11 +220,11 @@ def costs_of(keep):
 
 def test_what_a_layout_costs_follows_from_what_its_cells_do(monkeypatch):
     spec = spec_of(left.k == right.k)
-    copies, hashed = (price(spec, Layout(name, "", 4), costs_of(100.0), pairs=8) for name in ("copies", "hash"))
+    copies, hashed = (price(spec, Layout(name, "", 4), costs_of(100.0), Load(pairs=8)) for name in ("copies", "hash"))
     assert copies.cell == pytest.approx(spread.LOOK_NS + 100 + 50 / 4 + 8 / 4 * (10 + spread.GATHER_NS))
     assert hashed.cell == pytest.approx(copies.cell - 100 + 100 / 4 + spread.PICK_NS)
     assert hashed.head - copies.head == 8 * spread.MERGE_NS
-    matrix = price(spec, Layout("matrix", "", 4, 2, 2), costs_of(100.0), pairs=0)
+    matrix = price(spec, Layout("matrix", "", 4, 2, 2), costs_of(100.0), Load(pairs=0))
     assert matrix.cell == pytest.approx(spread.LOOK_NS + spread.PICK_NS + 100 / 2 + 50 / 2)
     assert copies.busiest == copies.nanoseconds(5) == copies.cell
     assert copies.nanoseconds(2) == (copies.head + 4 * copies.cell) / 2
@@ -232,6 +232,31 @@ def test_what_a_layout_costs_follows_from_what_its_cells_do(monkeypatch):
     for keep, chosen in ((20.0, "copies"), (2000.0, "hash")):
         monkeypatch.setattr(spread, "known", lambda keep=keep: costs_of(keep))
         assert choose_layout(spec, 4).describe() == f"{chosen} on 4 cells"
+
+
+def test_what_a_run_has_met_corrects_what_was_assumed(monkeypatch):
+    monkeypatch.setattr(spread, "known", lambda: costs_of(20.0))
+    timed = spec_of((left.x - right.x).abs() <= 1, dt.last(time=5))
+    assert choose_layout(timed, 5).describe() == "range on 5 cells"  # copies may be too large
+    small, large = (Load(pairs=2.5, rows=(n, n), met=True) for n in (50_000, 50_000_000))
+    found = choose_layout(timed, 5, load=small)
+    assert found.describe() == "copies on 5 cells"
+    assert found.why == (
+        "costs least as it was met: a row finds 2.5, and windows hold 50,000 and 50,000; all copies of the index take "
+        "12.0 MB"
+    )
+    assert choose_layout(timed, 4).describe() == "copies on 4 cells"
+    assert choose_layout(timed, 4, load=large).describe() == "range on 4 cells"
+    # Rows of a window that are declared are more than those that were there when somebody looked.
+    assert choose_layout(spec_of(left.x < right.x, dt.last(10_000_000)), 6, load=small).name == "matrix"
+    # Pairs are merged where cells interleave, which is dear where there are many.
+    monkeypatch.setattr(spread, "known", lambda: costs_of(400.0))
+    same = spec_of(left.k == right.k)
+    for pairs, chosen in ((0.1, "hash"), (50.0, "copies")):
+        assert choose_layout(same, 4, load=Load(pairs=pairs, met=True)).name == chosen
+    # As much comes of one side as of the other, unless somebody has counted.
+    shapes = [choose_layout(timed, 6, "matrix", load=load).describe() for load in (Load(), Load((8, 1), met=True))]
+    assert shapes == ["matrix 2 × 3 on 6 cells", "matrix 6 × 1 on 6 cells"]
 
 
 def test_the_plan_shows_what_each_layout_costs(monkeypatch):
@@ -256,12 +281,12 @@ def test_a_matrix_takes_the_shape_that_its_paced_sources_ask_for():
     said = str(flow.explain(workers=9))
     assert "spread matrix 9 × 1 on 9 cells" in said
     spec = flow._sinks()[0].inputs[0].spec
-    one, two = (price(spec, Layout("matrix", "", 9, m, 9 // m), costs_of(99.0), rates=(9, 1)) for m in (9, 1))
+    one, two = (price(spec, Layout("matrix", "", 9, m, 9 // m), costs_of(99.0), Load((9, 1))) for m in (9, 1))
     stores = {"one": 0.9 / 9 + 0.1, "two": 0.9 + 0.1 / 9}  # of all rows, and as many ask
     assert two.cell - one.cell == pytest.approx((stores["two"] - stores["one"]) * (99.0 + 50.0 / 2))
     # A scan of a window that is larger than any that was measured takes as much longer; one without a test, for ever.
     large, any_pair = (
-        price(spec_of(on, dt.last(1 << 32), "nested"), Layout("copies", "", 1), costs_of(1.0), pairs=0).cell
+        price(spec_of(on, dt.last(1 << 32), "nested"), Layout("copies", "", 1), costs_of(1.0), Load(pairs=0)).cell
         for on in (left.x < right.x, left.x * right.x > 1)
     )
     assert large == pytest.approx(spread.LOOK_NS + 1 + 4 * 50 / 2)
