@@ -13,11 +13,11 @@ import errno
 import fcntl
 import os
 import shutil
-import zlib
 from collections.abc import Callable, Iterable
 from typing import Any, BinaryIO, NamedTuple
 
 import pyarrow as pa
+from isal.isal_zlib import crc32
 
 TEMPORARY = ".tmp"
 """How a file ends that is not whole yet."""
@@ -118,7 +118,7 @@ class Disk:
         nbytes = crc = 0
         with open(path, "rb", buffering=0) as file:
             while count := file.readinto(piece):
-                nbytes, crc = nbytes + count, zlib.crc32(piece[:count], crc)
+                nbytes, crc = nbytes + count, crc32(piece[:count], crc)
         return nbytes, crc
 
     def map(self, path: str) -> Any:
@@ -154,7 +154,7 @@ def write_whole(disk: Disk, path: str, parts: Iterable[Any]) -> tuple[int, int]:
     with disk.create(temporary) as file:
         for part in parts:
             file.write(part)
-            crc = zlib.crc32(part, crc)
+            crc = crc32(part, crc)
             nbytes += memoryview(part).nbytes
     disk.sync(temporary)
     if disk.measure(temporary) != (nbytes, crc):

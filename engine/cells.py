@@ -280,6 +280,10 @@ class ParallelJoin(JoinTask):
         """What the first cell says; the others decide for themselves, by the same rule."""
         return self.head.found_by
 
+    def answered(self) -> tuple[int, float]:
+        """Of the last steps whose answers are all there."""
+        return self.head.matches_rows, self.head.matches
+
     @property
     def spread(self) -> str:
         """The layout."""

@@ -425,13 +425,18 @@ class JoinTask(Merging):
         return not self.taken and self.due <= self.watermark
 
     def met(self) -> Load | None:
-        """Return what it has had to do; None if it has seen too few rows to tell."""
-        rows, bounds = self.numbering.rows, self.numbering.bounds
-        if min(rows.values()) < MET_ROWS:
+        """Return what it has had to do; None if too few rows have been answered to tell."""
+        left, right = (self.numbering.rows[side] for side in SIDES)
+        answered, pairs = self.answered()
+        if min(left, right, answered) < MET_ROWS:
             return None
+        held = self.numbering.most_held
         # A window that has forgotten nothing yet may grow to any size.
-        left, right = (rows[side] - bounds[side] if bounds[side] else None for side in SIDES)
-        return Load((rows["left"], rows["right"]), self.rows_out / max(1, self.rows_in), (left, right), met=True)
+        return Load((left, right), pairs, (held["left"] or None, held["right"] or None), met=True)
+
+    def answered(self) -> tuple[int, float]:
+        """Return how many rows have found what they were to find, and how many pairs each."""
+        raise NotImplementedError
 
     def settle(self) -> Iterator[Batch]:
         """Join what was taken, if it may be now; yield what leaves."""
@@ -507,6 +512,11 @@ class _Join(JoinTask):
     def held_bytes(self) -> int:
         """Bytes of the windows and of rows that wait."""
         return self.driver.nbytes + self.waiting_bytes
+
+    def answered(self) -> tuple[int, float]:
+        """All but those of a step that failed in its midst."""
+        rows = sum(self.numbering.rows[side] for side in SIDES[: len(self.node.inputs)])
+        return rows, self.rows_out / max(1, rows)
 
     def process(self, port: int, batch: Batch) -> Iterator[Batch]:
         """Take rows in; join them, if they are many."""

@@ -73,6 +73,8 @@ class Cell:
         self.stored = {side: StoredSide(spec, side, share) for side in SIDES}
         self.logs = self._make_logs()
         keeps_all = share is None or isinstance(share, Copies)
+        # Where several cells find rows of one tuple, their finds are merged, and have to be in order for that.
+        self.ordered = spec.ordered or not keeps_all
         if keeps_all and spec.self_join and same_storage(self.stored["left"], self.stored["right"]):
             self.stored["right"].index, self.stored["right"].lender = None, self.stored["left"]
         self.shared: Any = self._make_shared() if spec.threads and spec.index == SHARED_INDEX else None
@@ -281,7 +283,7 @@ class Cell:
             else:
                 for side, half in zip(SIDES, probes, strict=True):
                     if len(half.row) == 0 and half.next < half.count:
-                        half.find(self.out_rows, ordered=self.spec.ordered)
+                        half.find(self.out_rows, ordered=self.ordered)
                         self._decide(side, half)
             cut = min(left.frontier, right.frontier)
             left_probe, left_row = left.take(cut)

@@ -76,6 +76,7 @@ class Numbering:
         self.rows = dict.fromkeys(SIDES, 0)
         self.last_time: int | None = None
         self.bounds = dict.fromkeys(SIDES, 0)  # rows below these can be met by nobody any more
+        self.most_held = dict.fromkeys(SIDES, 0)  # rows of a window since it has begun to forget; not in a snapshot
 
     @property
     def nbytes(self) -> int:
@@ -148,6 +149,8 @@ class Numbering:
             bounds = dict.fromkeys(SIDES, min(bounds.values()))
         for side in SIDES:
             self.times[side].expire(bounds[side])
+            if bounds[side]:
+                self.most_held[side] = max(self.most_held[side], self.rows[side] - bounds[side])
         self.bounds = bounds
         return bounds
 

@@ -170,7 +170,7 @@ def possible(spec: JoinSpec, cells: int, load: Load = Load()) -> list[Price]:
     if load.met:
         why += f" as it was met: a row finds {load.pairs:.3g}"
         if None not in load.rows:
-            why += f", and windows hold {load.rows[0]:,} and {load.rows[1]:,}"
+            why += f", and windows held {load.rows[0]:,} and {load.rows[1]:,}"
     if all(_is_range(each) and each.probe[0].shape != "comparison" for each in access):  # that asks most of the cells
         names.insert(0, "range")
     if all(map(_is_equality, access)):

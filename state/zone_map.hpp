@@ -16,7 +16,8 @@
 // Invariants: slides and then the waiting rows hold the live positions without a gap, and nothing but the oldest slide
 // holds expired ones; a run's ends are those of its keys; within a run the last key that is sorted by ascends.
 // Cost: for a probe, two comparisons a run and key, two searches in each run that it meets, and what it finds, put into
-// the order of rows if that is asked for; storing a row takes some 0.1 µs for each time that it is sorted. 8 bytes a row and key, and 4.
+// the order of rows if that is asked for; storing a row takes some 0.1 µs for each time that it is sorted. 8 bytes a row
+// and key, and 4.
 // Where it loses: against an index on one key, when that one narrows to a few rows by itself.
 #pragma once
 

@@ -12,12 +12,14 @@ import pyarrow.parquet as pq
 import pytest
 from dovetail import left, right
 from dovetail.engine import tasks
+from dovetail.engine.cells import ParallelJoin
 from dovetail.engine.control import Mailbox
 from dovetail.engine.keeper import keeping
-from dovetail.engine.parallel import Head
+from dovetail.engine.parallel import CellMachine, Head, Slice
 from dovetail.engine.run import Runner
 from dovetail.engine.watch import Beat, Watch
 from dovetail.operators.layouts import Layout
+from dovetail.operators.numbering import Step
 
 ROWS = 3000
 
@@ -152,8 +154,32 @@ def test_another_attempt_is_spread_by_what_the_last_one_has_met(tmp_path, monkey
     gate.ask(job.rescale, 5)
     spread = job.wait().steps["j"].spread
     assert spread.startswith("copies on 5 cells: costs least as it was met: a row finds "), spread
-    assert re.search("windows hold [23]0[0-9] and [23]0[0-9]", spread), spread  # three rows have one time
+    assert re.search("windows held [23]0[0-9] and [23]0[0-9]", spread), spread  # three rows have one time
     assert sink.table().equals(expected.table())
+
+
+def test_what_was_met_is_told_of_what_was_answered():
+    flow, _ = written()
+    join = ParallelJoin(flow._sinks()[0].inputs[0].inputs[0], {"id"}, dt.Options(), Layout("copies", "", 1))
+    cell = CellMachine(join.node.spec, join.columns, 1 << 16, join.layout, 0)
+    steps = {}
+    for side, rows in zip(("left", "right"), TABLES, strict=True):
+        batch = rows.combine_chunks().to_batches()[0]
+        steps[side] = Step([batch.select(join.inputs[side].names)], batch["t"].to_numpy())
+    message = join.head.deal(steps, 1000)
+    assert join.met() is None  # nobody knows what these have found
+    pairs = 0
+    for answer in cell.handle(message):
+        pairs += answer.data.num_rows if isinstance(answer, Slice) else 0
+        join.head.take(0, answer)
+    assert list(join.head.results())
+    met = join.met()
+    assert met.rates == (ROWS, ROWS) and met.pairs == pytest.approx(pairs / (2 * ROWS)) and pairs > 1000
+    # A window is as large as it has been, also when it is empty now.
+    before = met.rows
+    nothing = {side: Step([], np.empty(0, np.int64)) for side in steps}
+    join.head.deal(nothing, 10**6)
+    assert join.met().rows == before and min(before) > 0
 
 
 @pytest.mark.parametrize("layout", ["copies", "range", "matrix"])

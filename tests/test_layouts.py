@@ -242,7 +242,7 @@ def test_what_a_run_has_met_corrects_what_was_assumed(monkeypatch):
     found = choose_layout(timed, 5, load=small)
     assert found.describe() == "copies on 5 cells"
     assert found.why == (
-        "costs least as it was met: a row finds 2.5, and windows hold 50,000 and 50,000; all copies of the index take "
+        "costs least as it was met: a row finds 2.5, and windows held 50,000 and 50,000; all copies of the index take "
         "12.0 MB"
     )
     assert choose_layout(timed, 4).describe() == "copies on 4 cells"

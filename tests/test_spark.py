@@ -4,6 +4,7 @@ One Spark runs for all tests of this file; those that kill it do so in processes
 """
 
 import contextlib
+import errno
 import itertools
 import os
 import shutil
@@ -15,6 +16,7 @@ import textwrap
 import threading
 import time
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -179,8 +181,8 @@ def test_a_task_that_comes_too_late_touches_no_other_file(spark, tmp_path):
 def test_what_a_first_try_has_left_is_not_read(spark, monkeypatch):
     real = os.memfd_create
 
-    def used(name):
-        file = real(name)
+    def used(name, flags):
+        file = real(name, flags)
         os.write(file, b"x" * 100_000)
         return file
 
@@ -189,10 +191,70 @@ def test_what_a_first_try_has_left_is_not_read(spark, monkeypatch):
     assert handover.way_of(frame)(frame)["id"].to_pylist() == list(range(100))
 
 
-def test_a_spark_with_other_insides_is_warned_of(spark, folder, monkeypatch, tmp_path):
+def test_rows_that_were_handed_over_cannot_be_changed(spark, monkeypatch):
+    frame, kept, real = spark.range(0, 100, 1, 3), [], os.memfd_create
+
+    def remembered(name, flags):
+        file = real(name, flags)
+        kept.append(os.dup(file))
+        return file
+
+    monkeypatch.setattr(os, "memfd_create", remembered)
+    table = handover.way_of(frame)(frame)
+    assert len(kept) == 3
+    for file in kept:
+        for change in (lambda f: os.ftruncate(f, 0), lambda f: os.pwrite(f, b"x", 0)):
+            with pytest.raises(PermissionError):
+                change(file)
+        os.close(file)
+    assert table["id"].to_pylist() == list(range(100))
+
+
+def test_where_no_more_files_can_be_opened_rows_come_through_the_driver(spark, monkeypatch):
+    real = os.memfd_create
+
+    def scarce(name, flags):
+        if len(held_open()) == 2:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return real(name, flags)
+
+    monkeypatch.setattr(os, "memfd_create", scarce)
+    frame = spark.range(0, 100, 1, 3)
+    assert handover.way_of(frame)(frame)["id"].to_pylist() == list(range(100))
+    assert not held_open()
+
+
+def test_sources_that_begin_at_once_compile_once(spark, monkeypatch):
+    made, real = [], handover.Handover
+    monkeypatch.setattr(handover, "_known", weakref.WeakKeyDictionary())
+    monkeypatch.setattr(handover, "Handover", lambda context: made.append(1) or real(context))
+    with ThreadPoolExecutor(4) as threads:
+        ways = {way.__self__ for way in threads.map(handover.way_of, [spark.range(3)] * 4)}
+    assert len(made) == len(ways) == 1
+
+
+def test_settings_of_a_session_hold_in_its_streams_and_frames(spark, folder):
+    spark.conf.set("spark.sql.mapKeyDedupPolicy", "LAST_WIN")
+    try:
+        merged = "size(transform_keys(map(id, 1, id + 1, 2), (k, v) -> 1)) x"  # fails at a second key of 1 otherwise
+        for frame, trigger in ((stream(folder / "a"), NOW), (lambda s: s.range(1200), None)):
+            sink, flow = dt.collect(), dt.Flow("settings")
+            read = dt.spark(lambda s, f=frame: f(s).selectExpr(merged), trigger=trigger)
+            flow.read(read, name="s").write(sink)
+            flow.run()
+            assert sink.table()["x"].to_pylist() == [1] * 1200
+    finally:
+        spark.conf.unset("spark.sql.mapKeyDedupPolicy")
+
+
+@pytest.mark.parametrize("other", ["writer", "compiler"])
+def test_a_spark_with_other_insides_is_warned_of(spark, folder, monkeypatch, tmp_path, other):
     wrong = tmp_path / "Handover.java"
     wrong.write_text(handover._SOURCE.read_text().replace("ArrowWriter.create", "ArrowWriter.made"))
-    monkeypatch.setattr(handover, "_SOURCE", wrong)
+    if other == "writer":
+        monkeypatch.setattr(handover, "_SOURCE", wrong)
+    else:
+        monkeypatch.setattr(handover, "_COMPILER", "org.codehaus.janino.Gone")
     monkeypatch.setattr(handover, "_known", weakref.WeakKeyDictionary())
     sink, flow = dt.collect(), dt.Flow("other")
     flow.read(dt.spark(stream(folder / "a"), trigger=NOW), name="s", time="t").write(sink)
@@ -232,6 +294,17 @@ def test_a_frame_without_rows_ends(spark):
     sink, flow = dt.collect(), dt.Flow("none")
     flow.read(dt.spark(lambda s: s.createDataFrame([], "id long, x double")), name="s").write(sink)
     assert flow.run().steps["s"].rows_in == 0
+
+
+@pytest.mark.parametrize("kind", ["timestamp_seconds({}) t", "cast(timestamp_seconds({}) as timestamp_ntz) t", "{} t"])
+def test_times_that_no_calendar_of_pythons_has_are_times(spark, kind):
+    """Years 10000 and 0; micro-batches are put in order by comparing the ends of their partitions."""
+    for second in (253_402_300_800, -62_167_219_200):
+        frame = spark.range(0, 300, 1, 4).selectExpr(kind.format(f"{second} + id"), "id")
+        sink, flow = dt.collect(), dt.Flow("far")
+        flow.read(dt.spark(lambda s, f=frame: f), name="s", time="t").write(sink)
+        flow.run()
+        assert sink.table()["id"].to_pylist() == list(range(300))
 
 
 @pytest.mark.parametrize("step", [10_000, 50], ids=["apart", "overlapping"])

@@ -90,9 +90,13 @@ def test_any_number_of_workers_gives_the_same_results(case, workers):
     ]
 
 
-def test_without_order_the_results_are_the_same_set():
-    expected, _ = joined(1)
-    found, _ = joined(2, ordered=False)
+@pytest.mark.parametrize("layout", ["auto", "copies", "range", "matrix", "chain"])
+@pytest.mark.parametrize("reach", [2, 200])
+def test_without_order_the_results_are_the_same_set(layout, reach):
+    """Also where a row finds more than a slice of results holds, in each of several cells."""
+    near = (left.x - right.x).abs() <= reach
+    expected, _ = joined(1, on=near)
+    found, _ = joined(2, layout, near, ordered=False, out_rows=100)
     by = [("id", "ascending"), ("id_right", "ascending")]
     assert found.sort_by(by).equals(expected.sort_by(by))
 

@@ -18,12 +18,12 @@ __all__ = ["Channel", "Header", "Message", "next_in_order"]
 import json
 import struct
 import time
-import zlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import zmq
+from isal.isal_zlib import crc32
 
 from ..disk import Place
 from ..errors import TransportError
@@ -146,9 +146,9 @@ class Channel:
                 f"edge {self.edge}: a message of {nbytes:,} bytes is longer than the {MOST_BYTES:,} that may travel at "
                 "once; take fewer rows at a time, with dt.Options(batch_rows=…, out_rows=…)"
             )
-        crc = zlib.crc32(body)
+        crc = crc32(body)
         for part in apart:
-            crc = zlib.crc32(part, crc)
+            crc = crc32(part, crc)
         header = Header(kind, self.job, self.generation, self.edge, self.sent, crc, len(text))
         frames = [header.pack() + body, *apart]
         try:
@@ -227,9 +227,9 @@ class Channel:
         apart = [frame.buffer for frame in frames[1:]]
         if header.text > len(body) or len(body) + sum(map(len, apart)) > MOST_BYTES:
             raise TransportError(f"edge {self.edge}: message {header.sequence} has no valid length")
-        crc = zlib.crc32(body)
+        crc = crc32(body)
         for frame in apart:
-            crc = zlib.crc32(frame, crc)
+            crc = crc32(frame, crc)
         if crc != header.crc:
             raise TransportError(f"edge {self.edge}: message {header.sequence} came damaged (its checksum differs)")
         self.received += 1

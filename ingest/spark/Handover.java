@@ -1,5 +1,5 @@
 // What a task of Spark's does with its rows, so that they need not pass through the driver: see handover.py.
-// The compiler that Spark has for its queries (Janino) makes a class of it: it knows neither lambdas nor inferred types.
+// The compiler that Spark has for its queries (Janino) makes a class of it, without lambdas and inferred types.
 package dovetail;
 
 import java.io.IOException;

@@ -7,19 +7,25 @@ them in place. What a task does is a page of Java (`Handover.java`); Spark bring
 so that no Java kit is needed, and hands the class to its tasks as a jar.
 
 The memory is a file in no folder for each partition (`memfd_create`), which the virtual machine opens by way of
-`/proc`: whatever is killed, nothing is left behind. It goes when the last batch of its partition does.
+`/proc`: whatever is killed, no row is left behind. It is sealed when all tasks are done, so that none that comes late
+can change it, and goes when the last batch of its partition does.
 
-Where it cannot be had, rows come through the driver: from a cluster, from Spark Connect, of a frame of very many
-partitions, and from a Spark whose insides are not those that the Java is written for, which is said in a warning.
+Only micro-batches of streams come so: these run within a query of Spark's, with its settings and listeners, which a
+frame that is no stream gets from `toArrow` alone. Where the way cannot be had, rows come through the driver: from a
+cluster, from Spark Connect, of a frame of very many partitions, and from a Spark whose insides are not those that the
+Java is written for, which is said in a warning.
 
 Cost: rows are written once, where they stay. `tests/bench/spark.py` compares it with the other ways.
 """
 
 __all__ = ["MOST_PARTITIONS", "Handover", "way_of"]
 
+import errno
+import fcntl
 import os
 import secrets
 import tempfile
+import threading
 import warnings
 import weakref
 import zipfile
@@ -42,34 +48,44 @@ BATCH_BYTES = 1 << 26
 """Where a batch is cut, so that texts do not outgrow its 32-bit offsets."""
 
 _SOURCE = Path(__file__).with_name("Handover.java")
-_CLASS = "dovetail.Handover"
+_CLASS, _COMPILER = "dovetail.Handover", "org.codehaus.janino.SimpleCompiler"
+
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 
 _known: "weakref.WeakKeyDictionary[Any, Handover | None]" = weakref.WeakKeyDictionary()
 """Of each virtual machine's Spark, what was compiled for it; None if that failed."""
 
+_knowing = threading.Lock()
+"""Sources of several flows may begin at once."""
+
 
 def way_of(frame: Any) -> Callable[[Any], pa.Table]:
-    """Return what brings the rows of frames here that are of the same Spark as this one."""
-    from py4j.protocol import Py4JJavaError
-
+    """Return what brings the rows of a stream's micro-batches here."""
     if is_remote(frame):
         return _through_the_driver
     context = frame.sparkSession.sparkContext
     if not _is_here(context.master):
         return _through_the_driver
-    if context not in _known:
-        try:
-            _known[context] = Handover(context)
-        except Py4JJavaError as error:
-            _known[context] = None
-            warnings.warn(
-                f"spark: rows come through Spark's driver, which is slower: version {context.version} has other "
-                f"insides than Dovetail knows: {told(error)}",
-                RuntimeWarning,
-                stacklevel=2,
-            )
-    found = _known[context]
+    with _knowing:
+        if context not in _known:
+            _known[context] = _compiled(context)
+        found = _known[context]
     return _through_the_driver if found is None else found.table
+
+
+def _compiled(context: Any) -> "Handover | None":
+    from py4j.protocol import Py4JJavaError
+
+    try:
+        return Handover(context)
+    except Py4JJavaError as error:
+        warnings.warn(
+            f"spark: rows come through Spark's driver, which is slower: version {context.version} has other insides "
+            f"than Dovetail knows: {told(error)}",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+        return None
 
 
 def _is_here(master: str) -> bool:
@@ -86,14 +102,17 @@ class Handover:
 
     def __init__(self, context: Any) -> None:
         self._gateway, self._java = context._gateway, context._jvm
-        compiler = self._java.org.codehaus.janino.SimpleCompiler()
+        compiler = self._java.java.lang.Class.forName(_COMPILER).getConstructor(self._array("Class")).newInstance(
+            self._array("Object")
+        )
         compiler.cook(_SOURCE.read_text())
-        self._jar = tempfile.NamedTemporaryFile(prefix="dovetail-spark-", suffix=".jar")  # noqa: SIM115 - Spark reads it
-        with zipfile.ZipFile(self._jar, "w") as jar:
+        # Where Spark keeps what it is given for its tasks, which goes when it does.
+        folder = tempfile.mkdtemp(prefix="dovetail-", dir=self._java.org.apache.spark.SparkFiles.getRootDirectory())
+        path = os.path.join(folder, f"{os.path.basename(folder)}.jar")
+        with zipfile.ZipFile(path, "w") as jar:
             for name, code in dict(compiler.getBytecodes()).items():
                 jar.writestr(name.replace(".", "/") + ".class", bytes(code))
-        self._jar.flush()
-        context._jsc.addJar(self._jar.name)
+        context._jsc.addJar(path)
         self._class = compiler.getClassLoader().loadClass(_CLASS)
 
     def table(self, frame: Any) -> pa.Table:
@@ -107,24 +126,34 @@ class Handover:
             return _through_the_driver(frame)
         name = f"dovetail-spark-{secrets.token_hex(8)}"
         with ExitStack() as opened:
-            files = []
-            for _ in range(count):
-                files.append(os.memfd_create(name))
-                opened.callback(os.close, files[-1])
+            files: list[int] = []
+            try:
+                while len(files) < count:
+                    files.append(os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
+                    opened.callback(os.close, files[-1])
+            except OSError as error:
+                if error.errno not in (errno.EMFILE, errno.ENFILE):
+                    raise
+                return _through_the_driver(frame)  # which takes no file for a partition
             rows.mapPartitionsWithIndex(self._task(files, name, frame._jdf.schema()), False).count()
+            for file in files:
+                fcntl.fcntl(file, fcntl.F_ADD_SEALS, _SEALS)
             batches = [batch for file in files for batch in _read(file, schema)]
         return pa.Table.from_batches(batches, schema)
 
     def _task(self, files: list[int], name: str, kind: Any) -> Any:
         """Return what tasks are to do: write rows of this type into memory of this name."""
-        lang = self._java.java.lang
-        paths = self._gateway.new_array(lang.String, len(files))
-        for number, file in enumerate(files):
-            paths[number] = f"/proc/{os.getpid()}/fd/{file}"
-        given = self._gateway.new_array(lang.Object, 5)
-        for at, value in enumerate((paths, f"/memfd:{name} (deleted)", kind, BATCH_ROWS, lang.Long(BATCH_BYTES))):
-            given[at] = value
+        paths = self._array("String", *(f"/proc/{os.getpid()}/fd/{file}" for file in files))
+        most = BATCH_ROWS, self._java.java.lang.Long(BATCH_BYTES)
+        given = self._array("Object", paths, f"/memfd:{name} (deleted)", kind, *most)
         return self._class.getConstructors()[0].newInstance(given)
+
+    def _array(self, kind: str, *values: Any) -> Any:
+        """Return an array of Java's."""
+        array = self._gateway.new_array(getattr(self._java.java.lang, kind), len(values))
+        for at, value in enumerate(values):
+            array[at] = value
+        return array
 
 
 def _read(file: int, schema: pa.Schema) -> list[pa.RecordBatch]:

@@ -21,11 +21,11 @@ import contextlib
 import io
 import os
 import re
-import zlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
+from isal.isal_zlib import crc32
 
 from ...disk import Disk, write_whole
 from ...errors import SourceError
@@ -147,7 +147,7 @@ class Ledger:
                 f"{self.where}: micro-batch {number} cannot be read: {error.strerror or error}: {path!r}"
             ) from error
         rows = memoryview(data)[:-_SUM]
-        if data[-_SUM:] != b"%08x" % zlib.crc32(rows):
+        if data[-_SUM:] != b"%08x" % crc32(rows):
             raise SourceError(
                 f"{self.where}: {path!r} is damaged (its checksum differs); restore it, or begin in another folder"
             )
@@ -195,6 +195,6 @@ def _summed(parts: Iterable[bytes]) -> Iterator[bytes]:
     """Put the checksum of all parts behind them."""
     crc = 0
     for part in parts:
-        crc = zlib.crc32(part, crc)
+        crc = crc32(part, crc)
         yield part
     yield b"%08x" % crc

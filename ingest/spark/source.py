@@ -12,8 +12,8 @@ that came along with it, the rows of a micro-batch are put in the order of their
 
 A DataFrame that is not a stream is one micro-batch. Those of Spark Connect come over a socket (remote.py).
 
-Cost: rows stay where Spark's tasks have written them (handover.py), and are copied once, into the ledger. The other
-ways are compared with it in `tests/bench/spark.py`.
+Cost: the rows of a stream stay where Spark's tasks have written them (handover.py), and are copied once, into the
+ledger; and once more where their times are out of order. The other ways are compared with it in `tests/bench/spark.py`.
 """
 
 __all__ = ["SparkSource", "spark", "spark_schema"]
@@ -35,6 +35,7 @@ import pyarrow.compute as pc
 from ...errors import DovetailError, FlowError, SchemaError, SourceError, UnsupportedError, UserFunctionError
 from ...operators.contracts import Reader
 from ...operators.own import origin
+from ...operators.times import times_of
 from .._common import BatchReader, check_unique, difference, pick
 from .handover import way_of
 from .ledger import Ledger
@@ -227,7 +228,6 @@ class _Feed:
         temporary = folder is None and not self.remote  # a server far away makes one by itself
         self.temporary = tempfile.mkdtemp(prefix="dovetail-spark-query-") if temporary else None
         self.line: Line | None = None
-        self.bring = way_of(frame)
         self.waiting: deque[tuple[int, pa.Table]] = deque()
         self.changed = threading.Condition()
         self.closed = self.taking = False
@@ -259,23 +259,25 @@ class _Feed:
                 writer = writer.option("checkpointLocation", place)
             if self.trigger:
                 writer = writer.trigger(**self.trigger)
-            take: Callable[[Any, int], None] = self._take
             if self.remote:
                 self.line = Line(self.frame, lambda table, number: self._keep(lambda: table, number))
                 take = self.line.sender()
+            else:
+                take = self._taking(way_of(self.frame))
             self.query = writer.foreachBatch(take).start()
         except (PySparkException, OSError, py4j_error()) as error:
             raise failure(error, "the query does not start: ") from error
 
     def _read_all(self) -> None:
         with contextlib.suppress(Exception):  # it is kept, and raised where somebody reads
-            self._take(self.frame, 0)
+            self._keep(self.frame.toArrow, 0)
 
-    def _take(self, frame: Any, number: int) -> None:
-        """Take a micro-batch; return when there is room for another. Spark calls this, in a thread of its own."""
-        self._keep(lambda: self.bring(frame), number)
+    def _taking(self, bring: Callable[[Any], pa.Table]) -> Callable[[Any, int], None]:
+        """Return what Spark is to call with each micro-batch, in a thread of its own."""
+        return lambda frame, number: self._keep(lambda: bring(frame), number)
 
     def _keep(self, rows: Callable[[], pa.Table], number: int) -> None:
+        """Take a micro-batch; return when there is room for another."""
         with self.changed:
             if self.closed:
                 raise _Stopped
@@ -409,10 +411,12 @@ def _order(parts: list[pa.Array]) -> list[int] | None:
     >>> _order([pa.array([7, 9]), pa.array([1, 7])]), _order([pa.array([1, 3]), pa.array([3])])
     (None, [0, 1])
     """
-    for part in parts:
-        if part.null_count or not pc.all(pc.less_equal(part[:-1], part[1:]), min_count=0).as_py():
-            return None
-    first, last = ([part[at].as_py() for part in parts] for at in (0, -1))
+    if any(part.null_count for part in parts):
+        return None
+    times = [times_of(part, "spark", 0) for part in parts]
+    if any((each[:-1] > each[1:]).any() for each in times):
+        return None
+    first, last = ([int(each[at]) for each in times] for at in (0, -1))
     order = sorted(range(len(parts)), key=first.__getitem__)
     follows = all((last[a], a) < (first[b], b) for a, b in pairwise(order))
     return order if follows else None

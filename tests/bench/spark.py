@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from dovetail import left, right
 from dovetail.ingest.spark import session
+from dovetail.ingest.spark.handover import way_of
 
 from .engine import ROUNDS, main, row
 
@@ -80,6 +81,10 @@ def to_arrow(frame, number):
     assert frame.toArrow().num_rows
 
 
+def from_tasks(frame, number):
+    assert way_of(frame)(frame).num_rows
+
+
 def through_parquet(folder):
     """Spark writes files, which are read again."""
 
@@ -139,7 +144,8 @@ def ways():
                     "the same, with a checkpoint each second": lambda p=per, t=turn: flow_of(
                         source, p, folder / f"state-{p}-{t}"
                     ),
-                    "toArrow in foreachBatch alone": lambda f=frame: queried(f, to_arrow),
+                    "tasks write into memory, and that alone": lambda f=frame: queried(f, from_tasks),
+                    "rejected: toArrow, and that alone": lambda f=frame: queried(f, to_arrow),
                     "rejected: Arrow files by mapInArrow": lambda f=frame: queried(f, from_executors(folder)),
                     "rejected: Parquet, written and read": lambda f=frame, p=per, t=turn: queried(
                         f, through_parquet(folder / f"out-{p}-{t}")
