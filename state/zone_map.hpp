@@ -90,21 +90,21 @@ class ZoneMapStore final : public BoxStore {
       const Box box(probes, p);
       meet(box, from, to);
       const size_t most = narrow(box);
+      int64_t* const finds = out.row.reserve(most + Zones::kLanes);  // for all: nothing fails in between
       size_t found = 0;
       if (probes.ordered && most > kFew) {
         const int64_t first = slides_.front().first;
         bits_.begin(static_cast<uint64_t>(sealed_ - first), most);
-        int64_t* place = out.row.reserve(most + Zones::kLanes);  // for all that may be set: nothing fails in between
         for (const Met& met : met_) {
-          found += find_in(met, box, from, to, place, [&](const uint32_t* offset, size_t n) {
+          found += find_in(met, box, from, to, finds, [&](const uint32_t* offset, size_t n) {
             const auto base = static_cast<uint64_t>(met.slide->first - first);
             bits_.set(n, [&](size_t i) { return base + offset[i]; });
-          }, [&](size_t n) { bits_.set(n, [&](size_t i) { return static_cast<uint64_t>(place[i] - first); }); });
+          }, [&](size_t n) { bits_.set(n, [&](size_t i) { return static_cast<uint64_t>(finds[i] - first); }); });
         }
-        bits_.read(first, place, found);
+        bits_.read(first, finds, found);
       } else {
         for (const Met& met : met_) {
-          int64_t* place = out.row.reserve(found + (met.end - met.begin) + Zones::kLanes) + found;
+          int64_t* const place = finds + found;
           found += find_in(met, box, from, to, place, [&](const uint32_t* offset, size_t n) {
             for (size_t i = 0; i < n; ++i) place[i] = met.slide->first + offset[i];
           }, [](size_t) {});
