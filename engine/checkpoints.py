@@ -23,7 +23,7 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import quote
@@ -31,13 +31,12 @@ from urllib.parse import quote
 import numpy as np
 import pyarrow as pa
 
-from ..batch import concat
 from ..disk import Disk, LockedError, Place, write_whole
 from ..errors import CheckpointError
 from ..operators.contracts import Rows
-from .snapshots import StreamedBatch, decode, encode, replaced
+from .snapshots import StreamedBatch, Together, decode, encode, replaced
 
-FORMAT = 1
+FORMAT = 2
 KEPT = 2
 """Checkpoints that are kept: the last one, and the one before, if the disk should lose a bit of the last."""
 
@@ -59,10 +58,6 @@ _ROWS = "\0rows"
 JOINED_ROWS, PIECE_BYTES = 1 << 16, 2 << 20
 """Rows, and bytes, up to which batches are joined before they are written: wide rows are few enough as they are, and
 what is written is laid out in a piece of memory of its own."""
-
-JOINED_BYTES = 256 << 20
-"""Bytes of new rows up to which that is done, as it takes as much memory again for a moment."""
-
 _NOT_THE_FILE = {
     errno.EMFILE: "allow this process more open files (ulimit -n), and start it again",
     errno.ENFILE: "allow this machine more open files (fs.file-max), and start again",
@@ -190,11 +185,12 @@ class Checkpoints:
         return restore(tree)
 
     def save(
-        self, number: int, tree: Any, *, lineage: str, generation: int, finished: bool, sync: list[str]
-    ) -> Iterator[None]:
+        self, number: int, tree: Any, *, lineage: str, generation: int, finished: bool, sync: list[str],
+        rest: Callable[[], None] = lambda: None,
+    ) -> Iterator[None]:  # fmt: skip
         """Make a checkpoint, a step at a time: when the iterator is used up, it is there.
 
-        `sync`: files of sinks that must be durable before it is.
+        `sync`: files of sinks that must be durable before it is. `rest` is called between pieces of long steps.
         """
         rows: dict[str, list[_File]] = {}
         before = self.latest.rows if self.latest is not None else {}
@@ -210,8 +206,8 @@ class Checkpoints:
             first, end = leaf.first, leaf.end
             if end > first:
                 times = None if leaf.times is None else _packed(leaf.times)
-                content = {"batches": _joined(leaf.batches), "times": times}
-                file = self._write(f"rows-{number:06d}-{at}.part", encode(content))
+                content = {"batches": _together(leaf.batches), "times": times}
+                file = self._write(f"rows-{number:06d}-{at}.part", _resting(encode(content), rest))
                 kept.append(replace(file, first=first, end=end))
                 yield
             rows[leaf.name] = kept
@@ -484,27 +480,29 @@ def _name(number: int) -> str:
     return f"checkpoint-{number:06d}.json"
 
 
-def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """Join small batches with their neighbours, and let go of them.
+def _resting(parts: Iterable[Any], rest: Callable[[], None]) -> Iterator[Any]:
+    for part in parts:
+        yield part
+        rest()
+
+
+def _together(batches: list[pa.RecordBatch]) -> list[Together]:
+    """Put small batches with their neighbours, and empty the list: they are let go of as they are written.
 
     To write a batch, and to free it, takes the interpreter from the flow that goes on meanwhile, whatever is in it, and
     at half of its greatest rate a run brings a thousand in a second. Joining needs no interpreter; so they are let go
     of a few at a time, and not all at the end, which kept results waiting for five milliseconds.
     """
-    if len(batches) < 2 or sum(batch.nbytes for batch in batches) > JOINED_BYTES:
-        return batches
-    if not StreamedBatch.knows(batches[0].schema):  # dictionaries would have to be made one
-        return batches
-    batches.reverse()
-    found: list[pa.RecordBatch] = []
-    while batches:
-        some = [batches.pop()]
-        rows, nbytes = some[0].num_rows, some[0].nbytes
-        while batches and (rows := rows + batches[-1].num_rows) <= JOINED_ROWS:
-            if (nbytes := nbytes + batches[-1].nbytes) > PIECE_BYTES:
-                break
-            some.append(batches.pop())
-        found.append(concat(some))
+    found: list[Together] = []
+    alone = bool(batches) and not StreamedBatch.knows(batches[0].schema)  # dictionaries would have to be made one
+    rows = nbytes = 0
+    for batch in batches:
+        rows, nbytes = rows + batch.num_rows, nbytes + batch.nbytes
+        if not found or alone or rows > JOINED_ROWS or nbytes > PIECE_BYTES:
+            found.append(Together([]))
+            rows, nbytes = batch.num_rows, batch.nbytes
+        found[-1].batches.append(batch)
+    batches.clear()
     return found
 
 

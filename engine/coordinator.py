@@ -1,4 +1,4 @@
-"""When a run makes a checkpoint, and what it does when something fails: decisions, apart from what carries them out.
+"""When a run makes a checkpoint, at what pace, and what it does when something fails: decisions alone.
 
 Problem: a run must go on by itself after a crash, but not for ever with an input that makes it crash. Idea: a failure
 is answered by going back to the last checkpoint, a little later each time; a checkpoint that is made after it proves
@@ -7,7 +7,7 @@ that the flow got past the place, and all is forgiven; some failures without one
 A pure machine: it reads no clock and touches nothing.
 """
 
-__all__ = ["MOST_ATTEMPTS", "Coordinator"]
+__all__ = ["LEAST_WORK", "MOST_ATTEMPTS", "Coordinator", "Pace"]
 
 from dataclasses import dataclass
 
@@ -16,6 +16,12 @@ MOST_ATTEMPTS = 4
 
 FIRST_PAUSE = 0.1
 """Seconds before the second attempt; each later one waits twice as long."""
+
+MOST_REST = 4.0
+"""Times as long as it has worked that what writes a checkpoint rests: it has a fifth of a core then."""
+
+LEAST_WORK = 0.0005
+"""Seconds of work that are worth a rest: to fall asleep and to wake takes a tenth of that."""
 
 
 @dataclass
@@ -71,3 +77,31 @@ class Coordinator:
         self.begin_again()
         self.failures += 1
         return None if self.failures >= MOST_ATTEMPTS else FIRST_PAUSE * 2 ** (self.failures - 1)
+
+
+@dataclass
+class Pace:
+    """How much of the time a checkpoint's writing works, so that the flow beside it does not feel it.
+
+    What is written in one go takes a core for some tenth of a second, and where there are as many processes as cores
+    results queue up behind that. So it rests after each piece: as long as would spread the work that the last
+    checkpoint took over half of the interval, and four times as long as it has worked at most, so that small
+    checkpoints are not drawn out.
+
+    >>> pace = Pace(within=0.5)
+    >>> pace.rest(0.01, since=0.1)  # nothing is known yet
+    0.04
+    >>> pace.made(0.25); pace.rest(0.01, since=0.1), pace.rest(0.01, since=0.5)
+    (0.01, 0.0)
+    """
+
+    within: float  # seconds
+    ratio: float = MOST_REST  # of rest to work
+
+    def rest(self, worked: float, since: float) -> float:
+        """Return how long to rest after so much work, where the checkpoint began so long ago."""
+        return 0.0 if since >= self.within else worked * self.ratio
+
+    def made(self, worked: float) -> None:
+        """A checkpoint has taken so much work in all."""
+        self.ratio = min(MOST_REST, max(0.0, self.within / max(worked, LEAST_WORK) - 1.0))

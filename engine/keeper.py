@@ -9,6 +9,7 @@ __all__ = ["Keeper", "Saver", "keeping", "mark_of", "new_lineage"]
 import contextlib
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -17,7 +18,7 @@ from ..disk import Disk
 from ..errors import CheckpointError, DovetailError, FlowError
 from ..operators.access import SIDES
 from .checkpoints import Checkpoints, FlowMark
-from .coordinator import Coordinator
+from .coordinator import LEAST_WORK, Coordinator, Pace
 from .graph import (
     ComputeNode,
     FilterNode,
@@ -37,22 +38,37 @@ def new_lineage(name: str, draw: Callable[[], uuid.UUID] = uuid.uuid4) -> str:
 
 
 class Saver:
-    """Does the steps of saving in a thread of its own."""
+    """Does the steps of saving in a thread of its own, with rests in between."""
 
-    def __init__(self) -> None:
+    def __init__(self, every: float) -> None:
         self.thread: threading.Thread | None = None
         self.error: BaseException | None = None
+        self.pace = Pace(every / 2)
+        self.begun = self.worked = 0.0
+        self.waited_for = threading.Event()  # somebody waits until all is done
 
     def start(self, steps: Iterator[None]) -> None:
         """Begin."""
         self.error = None
+        self.waited_for.clear()
         self.thread = threading.Thread(target=self._run, args=(steps,), name="dovetail-saver", daemon=True)
         self.thread.start()
+
+    def rest(self) -> None:
+        """Leave the cores to the flow, as long as is due after what was done since this was called last."""
+        worked = time.thread_time()
+        if worked - self.worked < LEAST_WORK:
+            return
+        pause = self.pace.rest(worked - self.worked, time.monotonic() - self.begun)
+        self.worked = worked
+        if pause > 0:
+            self.waited_for.wait(pause)
 
     def done(self, *, wait: bool) -> bool:
         """Tell whether all steps are done; raise what they raised."""
         assert self.thread is not None
         if wait:
+            self.waited_for.set()
             self.thread.join()
         if self.thread.is_alive():
             return False
@@ -63,12 +79,15 @@ class Saver:
     def abandon(self) -> None:
         """Let it come to its end, whatever that is: the next attempt must not meet it."""
         if self.thread is not None:
+            self.waited_for.set()
             self.thread.join()
 
     def _run(self, steps: Iterator[None]) -> None:
+        self.begun, self.worked = time.monotonic(), 0.0
         try:
             for _ in steps:
-                pass
+                self.rest()
+            self.pace.made(time.thread_time())
         except BaseException as error:  # noqa: BLE001 - it is raised where somebody waits for it
             self.error = error
 
@@ -145,7 +164,7 @@ class Keeper:
     def __init__(
         self, checkpoints: Checkpoints, every: float, saver: Any, name: str, draw: Callable[[], uuid.UUID]
     ) -> None:
-        self.checkpoints, self.saver = checkpoints, Saver() if saver is None else saver
+        self.checkpoints, self.saver = checkpoints, Saver(every) if saver is None else saver
         latest = checkpoints.latest
         begins = latest is None or latest.begun == latest.title  # anew, or with a savepoint
         self.lineage = new_lineage(name, draw) if latest is None or begins else latest.lineage
@@ -175,7 +194,8 @@ class Keeper:
     def save(self, number: int, known: dict[str, Any], files: list[str], *, finished: bool) -> None:
         """Have it written."""
         steps = self.checkpoints.save(
-            number, known, lineage=self.lineage, generation=self.coordinator.generation, finished=finished, sync=files
+            number, known, lineage=self.lineage, generation=self.coordinator.generation, finished=finished, sync=files,
+            rest=self.saver.rest,
         )
         self.saver.start(steps)
 

@@ -2,25 +2,38 @@
 
 A task says what it remembers as dicts, lists, texts and numbers, with NumPy arrays, Arrow batches and tables in them
 wherever they belong. Nothing is pickled: what is read decides what is made, never what is run. Arrays are read in
-place. Batches are written into one piece of memory after the other, which is used again: fresh memory for each would
-cost more than all the rest.
+place. Batches are made and written one at a time, in memory that is used again: fresh memory for all of them would cost
+more than all the rest. So how long each is comes last, and the tree with it:
+
+    magic, to 64 bytes │ leaves, each to a multiple of 64 │ {"tree": …, "sizes": […]} │ its length, 8 bytes │ magic
 
 `Rows` (operators/contracts.py), a stream that only grows at its end, is not written here but by checkpoints.py, once.
 """
 
-__all__ = ["StreamedBatch", "decode", "encode", "replaced", "stream_of"]
+__all__ = ["StreamedBatch", "Together", "decode", "encode", "replaced", "stream_of"]
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-MAGIC = b"DVTSNAP1"
+from ..batch import concat
+
+MAGIC = b"DVTSNAP2"
 _ALIGNMENT = 64
+_TAIL = 8 + len(MAGIC)
 _LEAF = "\0leaf"
 _SEQUENCES = (list, tuple)  # made once, as it is asked of every value
+
+
+@dataclass
+class Together:
+    """Batches of one schema that are written as one. The list is emptied when they are: nobody else needs them."""
+
+    batches: list[pa.RecordBatch]
 
 
 def replaced(tree: Any, leaf: type, by: Callable[[Any], Any]) -> Any:
@@ -49,34 +62,53 @@ def encode(tree: Any) -> Iterator[Any]:
     blobs: list[Any] = []
 
     def leaf(value: Any) -> Any:
-        """Write what JSON cannot say."""
+        """Say where it is found; or what it is, if JSON can say that."""
+        said: dict[str, Any]
         if isinstance(value, np.ndarray):
-            blobs.append(np.ascontiguousarray(value).view(np.uint8).data if value.size else b"")
-            return {_LEAF: "array", "dtype": value.dtype.str, "at": len(blobs) - 1}
-        if isinstance(value, pa.RecordBatch):
-            schema = value.schema
-            blobs.append(StreamedBatch(value) if StreamedBatch.knows(schema) else stream_of([value], schema))
-            return {_LEAF: "batch", "at": len(blobs) - 1}
-        if isinstance(value, pa.Table):
-            blobs.append(stream_of(value.to_batches(), value.schema))
-            return {_LEAF: "table", "at": len(blobs) - 1}
-        if isinstance(value, np.integer | np.floating | np.bool_):
+            said = {_LEAF: "array", "dtype": value.dtype.str}
+        elif isinstance(value, pa.RecordBatch | Together):
+            said = {_LEAF: "batch"}
+        elif isinstance(value, pa.Table):
+            said = {_LEAF: "table"}
+        elif isinstance(value, np.integer | np.floating | np.bool_):
             return value.item()
-        raise TypeError(f"a snapshot cannot hold {value!r}, which is a {type(value).__name__}")
+        else:
+            raise TypeError(f"a snapshot cannot hold {value!r}, which is a {type(value).__name__}")
+        blobs.append(value)
+        return {**said, "at": len(blobs) - 1}
 
     said = json.dumps(tree, default=leaf)
-    sizes = [blob.nbytes if isinstance(blob, StreamedBatch) else memoryview(blob).nbytes for blob in blobs]
-    head = f'{{"tree": {said}, "sizes": {sizes}}}'.encode()
-    start = MAGIC + len(head).to_bytes(8, "little") + head
-    yield start + bytes(-len(start) % _ALIGNMENT)
-    room = bytearray(max((blob.nbytes for blob in blobs if isinstance(blob, StreamedBatch)), default=0))
-    for blob, size in zip(blobs, sizes, strict=True):
-        if isinstance(blob, StreamedBatch):
-            blob.write_into(memoryview(room)[:size])
+    yield MAGIC + bytes(_ALIGNMENT - len(MAGIC))
+    sizes, room = [], bytearray()
+    for blob in blobs:
+        part = _part_of(blob)
+        if isinstance(part, StreamedBatch):
+            size = part.nbytes
+            room = room if size <= len(room) else bytearray(size)
+            part.write_into(memoryview(room)[:size])
             yield memoryview(room)[:size]
         else:
-            yield blob
+            size = memoryview(part).nbytes
+            yield part
+        del part
+        sizes.append(size)
         yield bytes(-size % _ALIGNMENT)
+    head = f'{{"tree": {said}, "sizes": {sizes}}}'.encode()
+    yield head + len(head).to_bytes(8, "little") + MAGIC
+
+
+def _part_of(blob: Any) -> Any:
+    """Return an array, a batch or a table as bytes, or as what can write them."""
+    if isinstance(blob, np.ndarray):
+        return np.ascontiguousarray(blob).view(np.uint8).data if blob.size else b""
+    if isinstance(blob, pa.Table):
+        return stream_of(blob.to_batches(), blob.schema)
+    if isinstance(blob, Together):
+        batch = concat(blob.batches)
+        blob.batches.clear()
+    else:
+        batch = blob
+    return StreamedBatch(batch) if StreamedBatch.knows(batch.schema) else stream_of([batch], batch.schema)
 
 
 def decode(data: bytes | memoryview, stretches: list[tuple[int, int]] | None = None) -> Any:
@@ -85,13 +117,11 @@ def decode(data: bytes | memoryview, stretches: list[tuple[int, int]] | None = N
     `stretches`: where it is noted of each batch, in the order of the tree, from where on it stands in how many bytes.
     """
     data = memoryview(data)
-    if bytes(data[: len(MAGIC)]) != MAGIC:
-        raise ValueError("it does not begin as a snapshot does")
-    start = len(MAGIC) + 8
-    length = int.from_bytes(data[len(MAGIC) : start], "little")
-    head = json.loads(bytes(data[start : start + length]))
-    at = start + length
-    at += -at % _ALIGNMENT
+    if bytes(data[: len(MAGIC)]) != MAGIC or bytes(data[-len(MAGIC) :]) != MAGIC:
+        raise ValueError("it does not begin and end as a snapshot does")
+    length = int.from_bytes(data[-_TAIL : -len(MAGIC)], "little")
+    head = json.loads(bytes(data[-_TAIL - length : -_TAIL]))
+    at = _ALIGNMENT
     places = []
     for size in head["sizes"]:
         places.append((at, size))

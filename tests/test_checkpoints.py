@@ -24,9 +24,9 @@ import pyarrow.parquet as pq
 import pytest
 from dovetail import left, right
 from dovetail.disk import Disk
-from dovetail.engine import checkpoints
-from dovetail.engine.checkpoints import JOINED_ROWS, PIECE_BYTES, Checkpoints, FlowMark, _joined, _packed, _unpacked
-from dovetail.engine.coordinator import MOST_ATTEMPTS, Coordinator
+from dovetail.engine.checkpoints import JOINED_ROWS, PIECE_BYTES, Checkpoints, FlowMark, _packed, _together, _unpacked
+from dovetail.engine.coordinator import MOST_ATTEMPTS, MOST_REST, Coordinator, Pace
+from dovetail.engine.keeper import Saver
 from dovetail.engine.snapshots import decode, encode
 from dovetail.operators.contracts import Rows
 
@@ -279,10 +279,10 @@ def damage(path, at=None):
          "step 'a' is gone .*; step 'b' .*; step 'c' is gone [^;]*; and 2 more. Run the flow"),
         (None, {"data": range(101)}, "memory: 101 rows, and the checkpoint that is gone on from was made over 100 o"),
         (None, {"data": [*range(99), 7]}, "memory: 100 rows, and the checkpoint that is gone on from was made"),
-        (lambda p: rewrite(state_files(p, "checkpoint")[-1], lambda known: known.update(format=2)), {},
-         "has format 2, and this version of Dovetail reads 1; use the version that wrote it"),
+        (lambda p: rewrite(state_files(p, "checkpoint")[-1], lambda known: known.update(format=1)), {},
+         "has format 1, and this version of Dovetail reads 2; use the version that wrote it"),
         (lambda p: damage(state_files(p, "checkpoint")[-1]), {}, "is damaged .*to go on from the one before, or"),
-        (lambda p: damage(state_files(p, "checkpoint")[-1], at=b"1,"), {}, "is damaged .*to go on"),  # the format's
+        (lambda p: damage(state_files(p, "checkpoint")[-1], at=b"2,"), {}, "is damaged .*to go on"),  # the format's
         (lambda p: damage(state_files(p, "state")[-1]), {}, "has changed: it is damaged; delete 'checkpoint-0"),
         (lambda p: state_files(p, "state")[-1].write_bytes(b"x"), {}, "is 1 bytes long instead of [0-9,]+: it is"),
         (lambda p: state_files(p, "state")[-1].unlink(), {}, "needs 'state-.*', which is gone; delete 'checkpoint-0"),
@@ -477,23 +477,48 @@ def test_small_batches_are_written_as_few_and_let_go_of():
     batches = [pa.record_batch([[n] * (n % 4), [str(n)] * (n % 4)], schema=schema) for n in range(1000)]
     rows = pa.Table.from_batches(batches)
     batches.insert(700, pa.record_batch([range(JOINED_ROWS), ["long"] * JOINED_ROWS], schema=schema))
-    joined = _joined(batches)
+    groups = _together(batches)
     assert batches == []
+    joined = decode(b"".join(map(bytes, encode(groups))))
     assert [batch.num_rows for batch in joined] == [1050, JOINED_ROWS, 450]
+    assert [group.batches for group in groups] == [[], [], []]
     without = pa.Table.from_batches([joined[0], joined[2]])
     assert without.equals(rows)
     wide = [pa.record_batch({"s": ["x" * (PIECE_BYTES // 5)] * 2}) for _ in range(5)]
-    assert [batch.num_rows for batch in _joined(wide)] == [4, 4, 2]
+    assert [len(group.batches) for group in _together(wide)] == [2, 2, 1]
 
 
-@pytest.mark.parametrize("why", ["dictionaries", "too much", "one"])
-def test_batches_that_are_not_joined_are_written_as_they_are(why, monkeypatch):
-    """Dictionaries differ from batch to batch; and to join takes as much memory again."""
-    kind = pa.dictionary(pa.int32(), pa.string()) if why == "dictionaries" else pa.string()
-    batches = [pa.record_batch({"s": pa.array([name], kind)}) for name in "abc"[: 1 if why == "one" else 3]]
-    if why == "too much":
-        monkeypatch.setattr(checkpoints, "JOINED_BYTES", 4)
-    assert _joined(batches) is batches and len(batches) >= 1
+def test_what_writes_rests_after_each_piece_and_not_when_somebody_waits(tmp_path):
+    """The rests asked for here are of years."""
+    folder = Checkpoints(str(tmp_path / "state"), FlowMark("f", {}), Disk())
+    folder.open()
+    batches = [pa.record_batch({"x": np.arange(JOINED_ROWS)}) for _ in range(5)]
+    rows = Rows("a: left", 0, 0, batches, None)
+    saver, pauses = Saver(every=1.0), []
+    saver.pace = Pace(within=1e9, ratio=1e12)
+    waiting, real = threading.Event(), saver.waited_for.wait
+
+    def wait(seconds):
+        pauses.append(seconds)
+        waiting.set()
+        return real(seconds)
+
+    saver.waited_for.wait = wait
+    saver.start(folder.save(0, {"rows": rows}, lineage="f-1", generation=0, finished=False, sync=[], rest=saver.rest))
+    assert waiting.wait(60), "it never rested"
+    assert not saver.done(wait=False)
+    assert saver.done(wait=True)
+    assert min(pauses) > 1e6
+    assert folder.latest.number == 0
+    assert saver.pace.ratio == MOST_REST, "this checkpoint has shown how much work it is"
+    folder.close()
+
+
+def test_dictionaries_are_written_as_they_are():
+    """They differ from batch to batch."""
+    batches = [pa.record_batch({"s": pa.array([name], pa.dictionary(pa.int32(), pa.string()))}) for name in "abc"]
+    back = decode(b"".join(map(bytes, encode(_together(list(batches))))))
+    assert back == batches
 
 
 def test_rows_are_written_once_and_files_that_nobody_needs_go(tmp_path):

@@ -320,6 +320,9 @@ class Saver:
     def __init__(self, world):
         self.world, self.steps, self.error = world, None, None
 
+    def rest(self):
+        pass
+
     def start(self, steps):
         self.steps, self.error = steps, None
         if self not in self.world.machinery:
