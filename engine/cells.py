@@ -32,7 +32,7 @@ from . import codec, worker
 from .graph import JoinNode
 from .parallel import Done, Head, Slice, StepMessage
 from .processes import Launcher
-from .tasks import JoinTask, in_chunks, narrowed, wanted_of
+from .tasks import SMALL_STEP, JoinTask, in_chunks, narrowed, wanted_of
 from .watch import Watch
 
 STEPS_UNDER_WAY = 4
@@ -44,6 +44,17 @@ LOOK_SECONDS = 0.25
 
 START_SECONDS = 60.0
 """How long a worker may take to come up: long enough for a machine that starts many at once from a cold disk."""
+
+
+def steps_before(rows: int) -> int:
+    """Return how many steps the cells should have before them, at most, if the last one has so many rows.
+
+    >>> steps_before(1000), steps_before(SMALL_STEP), steps_before(2 * SMALL_STEP)
+    (1, 2, 4)
+    """
+    if rows < SMALL_STEP:
+        return 1
+    return 2 if rows < 2 * SMALL_STEP else STEPS_UNDER_WAY
 
 
 class Workers:
@@ -117,6 +128,11 @@ class Workers:
         for number in range(self.count):
             with self._still_there(number) as channel:
                 channel.send(kind, {**meta, "join": join}, stored)
+
+    @property
+    def busy(self) -> bool:
+        """Tell whether some cell has something before it."""
+        return any(join.head.unanswered for join in self.joins)
 
     @property
     def short(self) -> bool:
@@ -244,7 +260,7 @@ class ParallelJoin(JoinTask):
         self.workers: Workers | None = None
         self.number = 0
         self.stored: dict[str, Rows] = {}  # before a restore, for the cells to store again
-        self.small = False  # the last step
+        self.last_rows = 0  # of the last step
         self.promised: Watermark = START
 
     @property
@@ -261,9 +277,11 @@ class ParallelJoin(JoinTask):
         """Tell whether it should not be given more now.
 
         While the cells have a small step before them, what comes meanwhile had better wait in its source, and be
-        taken all at once when they have answered: steps are fewer, and their rows fresh.
+        taken all at once when they have answered: steps are fewer, and their rows fresh. As much comes in the time of
+        a long step, so that a run which was held up for a moment would go on in such steps, one behind the other, for
+        ever; only those of a whole batch are all there at once.
         """
-        return self.head.full or (self.small and not self.head.answered())
+        return self.head.full or self.head.unanswered >= steps_before(self.last_rows)
 
     @property
     def idle(self) -> bool:
@@ -351,10 +369,10 @@ class ParallelJoin(JoinTask):
         if not self.taken and self.due <= self.promised:
             return
         assert self.workers is not None
-        self.small, self.taken = not self.enough, 0
+        self.taken = 0
         left, right = self.steps()
         if left.rows or right.rows or self.due > self.promised:
-            self.promised = self.due
+            self.promised, self.last_rows = self.due, left.rows + right.rows
             steps = {"left": narrowed(left, self.inputs["left"])}
             steps["right"] = steps["left"] if self.node.spec.self_join else narrowed(right, self.inputs["right"])
             self.note(steps)

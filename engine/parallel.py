@@ -220,6 +220,11 @@ class Head:
         """Tell whether every step has been answered and handed on."""
         return not self.steps
 
+    @property
+    def unanswered(self) -> int:
+        """Steps that some cell has not answered."""
+        return sum(bool(step.open) for step in self.steps)
+
     def answered(self, besides: int | None = None) -> bool:
         """Tell whether the cells have nothing before them, besides one step."""
         return all(not step.open for step in self.steps if step.number != besides)

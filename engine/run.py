@@ -44,6 +44,11 @@ from .tasks import EPOCH_BYTES, JoinTask, ReadTask, SinkTask, Task, make_task, s
 
 PROGRESS_SECONDS = 0.5
 
+FEW_ROWS, FEW_SECONDS = 4096, 0.002
+"""Where a round of all sources brings fewer rows than that, and the workers have something to do, more had better come
+until one of them says something, or so long: to read a few rows costs as much as to read many, and the core that it
+takes may be a worker's."""
+
 
 class Around:
     """What a run has around it."""
@@ -274,11 +279,14 @@ class Runner:
                 self.workers.wait(self.options.poll_seconds)
                 self.tick()
                 return True
+        before = self._rows_in()
         worked = [self._read_turn(group) for group in self.groups]
         self._settle()
         self.tick()
         if self.keeper is not None:
             self._keep(self.keeper)
+        if self.workers is not None and self.workers.busy and self._rows_in() - before < FEW_ROWS:
+            self.workers.wait(FEW_SECONDS)
         return any(worked)
 
     def _answer(self, question: Question) -> None:
@@ -480,6 +488,9 @@ class Runner:
 
     def _rows_before(self) -> int:
         return sum(state.rows_before for state in self._sources())
+
+    def _rows_in(self) -> int:
+        return sum(state.task.rows_in for state in self._sources())
 
     def _sources(self) -> list[SourceState]:
         return [state for group in self.groups for state in group]

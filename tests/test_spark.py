@@ -968,9 +968,16 @@ def test_frames_that_cannot_be_joined(folder, spark, tmp_path):
         dt.spark_join(one, one, **{**both, "on": one.x < one.x})
 
 
-def test_readers_of_the_results_never_see_half_of_a_file(folder, spark, expected, tmp_path):
+@pytest.mark.parametrize("reader", ["duckdb", "polars"])
+def test_readers_of_the_results_never_see_half_of_a_file(folder, spark, expected, tmp_path, reader):
     """While the flow writes, what others see is a beginning of the results, in order."""
-    duckdb = pytest.importorskip("duckdb")
+    library = pytest.importorskip(reader)
+
+    def rows_of(names):
+        if reader == "polars":
+            return library.read_parquet(names, columns=["id", "id_right"]).rows()
+        return library.sql(f"SELECT id, id_right FROM read_parquet({names})").fetchall()
+
     one, two = frames(folder, spark, streaming=True)
     out = tmp_path / "out"
     found = dt.spark_join(
@@ -981,7 +988,7 @@ def test_readers_of_the_results_never_see_half_of_a_file(folder, spark, expected
         names = sorted(str(path) for path in out.glob("*.parquet"))
         if not names:
             continue
-        rows = duckdb.sql(f"SELECT id, id_right FROM read_parquet({names})").fetchall()
+        rows = rows_of(names)
         seen.add(len(rows))
         assert [dict(zip(("id", "id_right"), row, strict=True)) for row in rows] == pairs[: len(rows)]
     found.job.wait()

@@ -28,7 +28,7 @@ from dovetail.batch import Batch
 from dovetail.engine.cells import ParallelJoin, Workers
 from dovetail.engine.parallel import Done
 from dovetail.engine.processes import ADDRESSES, Processes, _without_main
-from dovetail.engine.run import Around, Runner
+from dovetail.engine.run import FEW_SECONDS, Around, Runner
 from dovetail.engine.tasks import SMALL_STEP
 from dovetail.operators.layouts import Layout
 from dovetail.transport.rundir import root
@@ -220,8 +220,33 @@ def test_small_steps_are_dealt_out_one_at_a_time():
     assert [batch.num_rows for batch in join.collect()] == [0], "nothing but a watermark"
     assert list(join.settle()) == []
     assert rows() == [20, 70]
+    for cell in (0, 1):
+        join.head.take(cell, Done(1))
+    assert len(list(join.collect())) == 1
     take(SMALL_STEP, at=3)
-    assert len(rows()) == 4 and not join.full, "one for each batch"
+    assert len(rows()) == 4, "one for each batch"
+    assert join.full, "a longer one waits for one alone"
+    for cell in (0, 1):
+        join.head.take(cell, Done(2))
+    assert sum(batch.num_rows for batch in join.collect()) == 0 and not join.full
+    take(2 * SMALL_STEP, at=4)
+    assert len(rows()) == 6 and join.head.unanswered == 3 and not join.full
+
+
+@pytest.mark.parametrize("busy", [True, False])
+def test_while_workers_are_busy_rows_gather_in_their_sources(busy, monkeypatch):
+    """To read them a few at a time takes a core that may be a worker's."""
+    expected, _ = joined(1)
+    waits, real = [], Workers.wait
+
+    def wait(self, seconds):
+        waits.append(seconds)
+        return real(self, seconds)
+
+    monkeypatch.setattr(Workers, "wait", wait)
+    monkeypatch.setattr(Workers, "busy", busy)
+    assert joined(2)[0].equals(expected)
+    assert (FEW_SECONDS in waits) == busy
 
 
 def test_rows_that_must_wait_for_the_other_input_make_no_step():
