@@ -494,16 +494,29 @@ def _together(batches: list[pa.RecordBatch]) -> list[Together]:
     of a few at a time, and not all at the end, which kept results waiting for five milliseconds.
     """
     found: list[Together] = []
-    alone = bool(batches) and not StreamedBatch.knows(batches[0].schema)  # dictionaries would have to be made one
-    rows = nbytes = 0
+    if not batches:
+        return found
+    schema = batches[0].schema
+    alone = not StreamedBatch.knows(schema)  # dictionaries would have to be made one
+    width = _width(schema)
+    rows = total = 0.0
     for batch in batches:
-        rows, nbytes = rows + batch.num_rows, nbytes + batch.nbytes
-        if not found or alone or rows > JOINED_ROWS or nbytes > PIECE_BYTES:
+        nbytes = batch.nbytes if width is None else batch.num_rows * width
+        rows, total = rows + batch.num_rows, total + nbytes
+        if not found or alone or rows > JOINED_ROWS or total > PIECE_BYTES:
             found.append(Together([]))
-            rows, nbytes = batch.num_rows, batch.nbytes
+            rows, total = batch.num_rows, nbytes
         found[-1].batches.append(batch)
     batches.clear()
     return found
+
+
+def _width(schema: pa.Schema) -> float | None:
+    """Return the bytes of a row, if all rows have as many: to ask each batch for its bytes was half of joining them."""
+    try:
+        return sum(kind.bit_width for kind in schema.types) / 8
+    except ValueError:
+        return None
 
 
 def _packed(times: np.ndarray) -> dict[str, Any]:
