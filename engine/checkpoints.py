@@ -34,7 +34,7 @@ import pyarrow as pa
 from ..disk import Disk, LockedError, Place, write_whole
 from ..errors import CheckpointError
 from ..operators.contracts import Rows
-from .snapshots import StreamedBatch, Together, decode, encode, replaced
+from .snapshots import Together, decode, encode, has_dictionary, replaced
 
 FORMAT = 2
 KEPT = 2
@@ -55,9 +55,10 @@ _SOURCES = "sources"
 
 _ROWS = "\0rows"
 
-JOINED_ROWS, PIECE_BYTES = 1 << 16, 2 << 20
-"""Rows, and bytes, up to which batches are joined before they are written: wide rows are few enough as they are, and
-what is written is laid out in a piece of memory of its own."""
+JOINED_ROWS, PIECE_BYTES = 1 << 14, 1 << 20
+"""Rows, and bytes, up to which batches are joined before they are written: longer ones are written as they are, which
+needs no copy."""
+
 _NOT_THE_FILE = {
     errno.EMFILE: "allow this process more open files (ulimit -n), and start it again",
     errno.ENFILE: "allow this machine more open files (fs.file-max), and start again",
@@ -497,8 +498,7 @@ def _together(batches: list[pa.RecordBatch]) -> list[Together]:
     if not batches:
         return found
     schema = batches[0].schema
-    alone = not StreamedBatch.knows(schema)  # dictionaries would have to be made one
-    width = _width(schema)
+    alone, width = has_dictionary(schema), _width(schema)  # dictionaries would have to be made one
     rows = total = 0.0
     for batch in batches:
         nbytes = batch.nbytes if width is None else batch.num_rows * width

@@ -21,7 +21,7 @@ from ..operators.access import SIDES
 from ..operators.layouts import Piece
 from ..transport import INLINE
 from .parallel import Done, Slice, StepMessage
-from .snapshots import StreamedBatch, stream_of
+from .snapshots import has_dictionary
 
 STEP, SLICE, DONE, ACK, FREED, HELLO, ERROR, STOP, FLUSH, ASK, HERE = range(11)
 
@@ -96,15 +96,18 @@ class Form:
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema
         # Of dictionaries, which travel in a message of Arrow's own, only writing tells the length.
-        self.known = StreamedBatch.knows(schema)
+        self.known = not has_dictionary(schema)
 
     def bytes_of(self, batch: pa.RecordBatch) -> Any:
         """Return a batch as bytes, or as what can write them."""
         if not self.known:
-            return stream_of([batch], self.schema)
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, self.schema) as writer:
+                writer.write_batch(batch)
+            return memoryview(sink.getvalue())
         if pa.ipc.get_record_batch_size(batch) <= INLINE:
             return memoryview(batch.serialize())
-        return StreamedBatch(batch)
+        return _Streamed(batch)
 
     def batch_of(self, part: np.ndarray) -> pa.RecordBatch:
         """Read one."""
@@ -115,3 +118,24 @@ class Form:
 
 def _numbers_of(part: np.ndarray) -> np.ndarray:
     return part.view(np.int64)
+
+
+class _Streamed:
+    """A batch as an Arrow stream, which is written only where it is to stand: so it is copied once."""
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        self.batch = batch
+        self.nbytes = batch.schema.serialize().size + pa.ipc.get_record_batch_size(batch) + _END_OF_STREAM
+
+    def write_into(self, place: memoryview) -> None:
+        """Write it."""
+        sink = pa.FixedSizeBufferWriter(pa.py_buffer(place))
+        with pa.ipc.new_stream(sink, self.batch.schema, options=_OPTIONS) as writer:
+            writer.write_batch(self.batch)
+
+
+_END_OF_STREAM = 8
+"""Bytes that end a stream."""
+
+_OPTIONS = pa.ipc.IpcWriteOptions()
+"""Arrow's own, but made once: it would look into the environment for each batch."""

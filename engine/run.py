@@ -285,7 +285,7 @@ class Runner:
         self.tick()
         if self.keeper is not None:
             self._keep(self.keeper)
-        if self.workers is not None and self.workers.busy and self._rows_in() - before < FEW_ROWS:
+        if self.workers is not None and self.workers.busy and 0 < self._rows_in() - before < FEW_ROWS:
             self.workers.wait(FEW_SECONDS)
         return any(worked)
 

@@ -2,15 +2,15 @@
 
 A task says what it remembers as dicts, lists, texts and numbers, with NumPy arrays, Arrow batches and tables in them
 wherever they belong. Nothing is pickled: what is read decides what is made, never what is run. Arrays are read in
-place. Batches are made and written one at a time, in memory that is used again: fresh memory for all of them would cost
-more than all the rest. So how long each is comes last, and the tree with it:
+place. Of batches it is their own memory that is written, one batch after the other: to lay them out elsewhere first,
+all the more in fresh memory, cost more than all the rest. So how long each is comes last, and the tree with it:
 
     magic, to 64 bytes │ leaves, each to a multiple of 64 │ {"tree": …, "sizes": […]} │ its length, 8 bytes │ magic
 
 `Rows` (operators/contracts.py), a stream that only grows at its end, is not written here but by checkpoints.py, once.
 """
 
-__all__ = ["StreamedBatch", "Together", "decode", "encode", "replaced", "stream_of"]
+__all__ = ["Together", "decode", "encode", "has_dictionary", "replaced"]
 
 import json
 from collections.abc import Callable, Iterator
@@ -79,36 +79,43 @@ def encode(tree: Any) -> Iterator[Any]:
 
     said = json.dumps(tree, default=leaf)
     yield MAGIC + bytes(_ALIGNMENT - len(MAGIC))
-    sizes, room = [], bytearray()
+    sizes = []
     for blob in blobs:
-        part = _part_of(blob)
-        if isinstance(part, StreamedBatch):
-            size = part.nbytes
-            room = room if size <= len(room) else bytearray(size)
-            part.write_into(memoryview(room)[:size])
-            yield memoryview(room)[:size]
-        else:
-            size = memoryview(part).nbytes
-            yield part
-        del part
-        sizes.append(size)
-        yield bytes(-size % _ALIGNMENT)
+        parts = _parts_of(blob)
+        sizes.append(sum(memoryview(part).nbytes for part in parts))
+        yield from parts
+        yield bytes(-sizes[-1] % _ALIGNMENT)
     head = f'{{"tree": {said}, "sizes": {sizes}}}'.encode()
     yield head + len(head).to_bytes(8, "little") + MAGIC
 
 
-def _part_of(blob: Any) -> Any:
-    """Return an array, a batch or a table as bytes, or as what can write them."""
+def _parts_of(blob: Any) -> list[Any]:
+    """Return an array, a batch or a table as bytes, in several parts."""
     if isinstance(blob, np.ndarray):
-        return np.ascontiguousarray(blob).view(np.uint8).data if blob.size else b""
-    if isinstance(blob, pa.Table):
-        return stream_of(blob.to_batches(), blob.schema)
+        return [np.ascontiguousarray(blob).view(np.uint8).data] if blob.size else []
+    sink, batches = _Parts(), [blob]
     if isinstance(blob, Together):
-        batch = concat(blob.batches)
+        batches = [concat(blob.batches)]
         blob.batches.clear()
-    else:
-        batch = blob
-    return StreamedBatch(batch) if StreamedBatch.knows(batch.schema) else stream_of([batch], batch.schema)
+    elif isinstance(blob, pa.Table):
+        batches = blob.to_batches()
+    with pa.ipc.new_stream(sink, blob.schema if isinstance(blob, pa.Table) else batches[0].schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+    return sink.parts
+
+
+class _Parts:
+    """A file to Arrow: takes what it writes, without a copy of what is large."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self.parts: list[Any] = []
+
+    def write(self, part: Any) -> None:
+        """Take the next part."""
+        self.parts.append(part)
 
 
 def decode(data: bytes | memoryview, stretches: list[tuple[int, int]] | None = None) -> Any:
@@ -147,42 +154,10 @@ def decode(data: bytes | memoryview, stretches: list[tuple[int, int]] | None = N
     return loaded(head["tree"])
 
 
-class StreamedBatch:
-    """A batch as an Arrow stream, which is written only where it is to stand: so it is copied once."""
-
-    def __init__(self, batch: pa.RecordBatch) -> None:
-        self.batch = batch
-        self.nbytes = batch.schema.serialize().size + pa.ipc.get_record_batch_size(batch) + _END_OF_STREAM
-
-    @staticmethod
-    def knows(schema: pa.Schema) -> bool:
-        """Tell whether the length is known before it is written: only writing tells how long dictionaries will be."""
-        return not any(_has_dictionary(field.type) for field in schema)
-
-    def write_into(self, place: memoryview) -> None:
-        """Write it."""
-        sink = pa.FixedSizeBufferWriter(pa.py_buffer(place))
-        with pa.ipc.new_stream(sink, self.batch.schema, options=_OPTIONS) as writer:
-            writer.write_batch(self.batch)
+def has_dictionary(schema: pa.Schema) -> bool:
+    """Tell whether there is a dictionary anywhere in it, of which each batch may have another."""
+    return any(_is_dictionary(field.type) for field in schema)
 
 
-_END_OF_STREAM = 8
-"""Bytes that end a stream."""
-
-_OPTIONS = pa.ipc.IpcWriteOptions()
-"""Arrow's own, but made once: it would look into the environment for each batch."""
-
-
-def _has_dictionary(kind: pa.DataType) -> bool:
-    if pa.types.is_dictionary(kind):
-        return True
-    return any(_has_dictionary(kind.field(i).type) for i in range(kind.num_fields))
-
-
-def stream_of(batches: list[pa.RecordBatch], schema: pa.Schema) -> memoryview:
-    """Return batches as an Arrow stream."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, schema) as writer:
-        for batch in batches:
-            writer.write_batch(batch)
-    return memoryview(sink.getvalue())
+def _is_dictionary(kind: pa.DataType) -> bool:
+    return pa.types.is_dictionary(kind) or any(_is_dictionary(kind.field(i).type) for i in range(kind.num_fields))
