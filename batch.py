@@ -15,8 +15,8 @@ Invariants
 """
 
 __all__ = [
-    "END", "START", "Batch", "Watermark", "concat", "empty_batch", "keep_rows", "record_batch", "take_column",
-    "take_rows",
+    "END", "START", "Batch", "Watermark", "concat", "empty_batch", "has_dictionary", "keep_rows", "record_batch",
+    "take_column", "take_rows",
 ]  # fmt: skip
 
 import math
@@ -95,6 +95,15 @@ def keep_rows(data: pa.RecordBatch, mask: np.ndarray) -> pa.RecordBatch:
 
 def _by_taking(kind: pa.DataType) -> bool:
     return pa.types.is_string_view(kind) or pa.types.is_binary_view(kind) or pa.types.is_run_end_encoded(kind)
+
+
+def has_dictionary(schema: pa.Schema) -> bool:
+    """Tell whether there is a dictionary anywhere in it, of which each batch may have another."""
+    return any(_is_dictionary(field.type) for field in schema)
+
+
+def _is_dictionary(kind: pa.DataType) -> bool:
+    return pa.types.is_dictionary(kind) or any(_is_dictionary(kind.field(i).type) for i in range(kind.num_fields))
 
 
 def record_batch(columns: list[pa.Array], schema: pa.Schema, rows: int) -> pa.RecordBatch:

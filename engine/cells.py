@@ -46,15 +46,15 @@ START_SECONDS = 60.0
 """How long a worker may take to come up: long enough for a machine that starts many at once from a cold disk."""
 
 
-def steps_before(rows: int) -> int:
+def steps_before(rows: int, batch_rows: int) -> int:
     """Return how many steps the cells should have before them, at most, if the last one has so many rows.
 
-    >>> steps_before(1000), steps_before(SMALL_STEP), steps_before(2 * SMALL_STEP)
+    >>> steps_before(1000, 1 << 16), steps_before(SMALL_STEP, 1 << 16), steps_before(1 << 16, 1 << 16)
     (1, 2, 4)
     """
     if rows < SMALL_STEP:
         return 1
-    return 2 if rows < 2 * SMALL_STEP else STEPS_UNDER_WAY
+    return 2 if rows < batch_rows else STEPS_UNDER_WAY
 
 
 class Workers:
@@ -260,7 +260,7 @@ class ParallelJoin(JoinTask):
         self.workers: Workers | None = None
         self.number = 0
         self.stored: dict[str, Rows] = {}  # before a restore, for the cells to store again
-        self.last_rows = 0  # of the last step
+        self.last_rows, self.batch_rows = 0, options.batch_rows  # of the last step; of a batch, at most
         self.promised: Watermark = START
 
     @property
@@ -281,7 +281,7 @@ class ParallelJoin(JoinTask):
         a long step, so that a run which was held up for a moment would go on in such steps, one behind the other, for
         ever; only those of a whole batch are all there at once.
         """
-        return self.head.full or self.head.unanswered >= steps_before(self.last_rows)
+        return self.head.full or self.head.unanswered >= steps_before(self.last_rows, self.batch_rows)
 
     @property
     def idle(self) -> bool:

@@ -31,10 +31,11 @@ from urllib.parse import quote
 import numpy as np
 import pyarrow as pa
 
+from ..batch import has_dictionary
 from ..disk import Disk, LockedError, Place, write_whole
 from ..errors import CheckpointError
 from ..operators.contracts import Rows
-from .snapshots import Together, decode, encode, has_dictionary, replaced
+from .snapshots import Group, decode, encode, replaced
 
 FORMAT = 2
 KEPT = 2
@@ -207,12 +208,12 @@ class Checkpoints:
             first, end = leaf.first, leaf.end
             if end > first:
                 times = None if leaf.times is None else _packed(leaf.times)
-                content = {"batches": _together(leaf.batches), "times": times}
+                content = {"batches": _grouped(leaf.batches), "times": times}
                 file = self._write(f"rows-{number:06d}-{at}.part", _resting(encode(content), rest))
                 kept.append(replace(file, first=first, end=end))
                 yield
             rows[leaf.name] = kept
-        state = self._write(f"state-{number:06d}.part", encode(tree))
+        state = self._write(f"state-{number:06d}.part", _resting(encode(tree), rest))
         yield
         for path in sync:
             self.disk.sync(path)
@@ -487,24 +488,24 @@ def _resting(parts: Iterable[Any], rest: Callable[[], None]) -> Iterator[Any]:
         rest()
 
 
-def _together(batches: list[pa.RecordBatch]) -> list[Together]:
-    """Put small batches with their neighbours, and empty the list: they are let go of as they are written.
+def _grouped(batches: list[pa.RecordBatch]) -> list[Group]:
+    """Put small batches with their neighbours, and empty the list: each group is let go of when it is written.
 
-    To write a batch, and to free it, takes the interpreter from the flow that goes on meanwhile, whatever is in it, and
-    at half of its greatest rate a run brings a thousand in a second. Joining needs no interpreter; so they are let go
-    of a few at a time, and not all at the end, which kept results waiting for five milliseconds.
+    To write a batch takes the interpreter from the flow that goes on meanwhile, whatever is in it, and at half of its
+    greatest rate a run brings a thousand in a second; joining needs no interpreter. To free so many takes it, too: a
+    few at a time, and not all at the end, which kept results waiting for five milliseconds.
     """
-    found: list[Together] = []
+    found: list[Group] = []
     if not batches:
         return found
     schema = batches[0].schema
     alone, width = has_dictionary(schema), _width(schema)  # dictionaries would have to be made one
-    rows = total = 0.0
+    rows, total = 0, 0.0
     for batch in batches:
         nbytes = batch.nbytes if width is None else batch.num_rows * width
         rows, total = rows + batch.num_rows, total + nbytes
         if not found or alone or rows > JOINED_ROWS or total > PIECE_BYTES:
-            found.append(Together([]))
+            found.append(Group([]))
             rows, total = batch.num_rows, nbytes
         found[-1].batches.append(batch)
     batches.clear()

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from ..batch import has_dictionary
 from ..disk import Place
 from ..operators.access import SIDES
 from ..operators.layouts import Piece
 from ..transport import INLINE
 from .parallel import Done, Slice, StepMessage
-from .snapshots import has_dictionary
 
 STEP, SLICE, DONE, ACK, FREED, HELLO, ERROR, STOP, FLUSH, ASK, HERE = range(11)
 

@@ -7,7 +7,7 @@ that the flow got past the place, and all is forgiven; some failures without one
 A pure machine: it reads no clock and touches nothing.
 """
 
-__all__ = ["LEAST_WORK", "MOST_ATTEMPTS", "Coordinator", "Pace"]
+__all__ = ["MOST_ATTEMPTS", "Coordinator", "Pace"]
 
 from dataclasses import dataclass
 
@@ -91,16 +91,16 @@ class Pace:
     >>> pace = Pace(within=0.5)
     >>> pace.rest(0.01, since=0.1)  # nothing is known yet
     0.04
-    >>> pace.made(0.25); pace.rest(0.01, since=0.1), pace.rest(0.01, since=0.5)
-    (0.01, 0.0)
+    >>> pace.made(0.25); pace.rest(0.01, since=0.1), pace.rest(0.25, since=0.375), pace.rest(0.01, since=0.5)
+    (0.01, 0.125, 0.0)
     """
 
     within: float  # seconds
     ratio: float = MOST_REST  # of rest to work
 
     def rest(self, worked: float, since: float) -> float:
-        """Return how long to rest after so much work, where the checkpoint began so long ago."""
-        return 0.0 if since >= self.within else worked * self.ratio
+        """Return how long to rest after so much work, where the checkpoint began so long ago; 0: not now."""
+        return 0.0 if worked < LEAST_WORK else max(0.0, min(worked * self.ratio, self.within - since))
 
     def made(self, worked: float) -> None:
         """A checkpoint has taken so much work in all."""

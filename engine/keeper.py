@@ -18,7 +18,7 @@ from ..disk import Disk
 from ..errors import CheckpointError, DovetailError, FlowError
 from ..operators.access import SIDES
 from .checkpoints import Checkpoints, FlowMark
-from .coordinator import LEAST_WORK, Coordinator, Pace
+from .coordinator import Coordinator, Pace
 from .graph import (
     ComputeNode,
     FilterNode,
@@ -45,7 +45,7 @@ class Saver:
         self.error: BaseException | None = None
         self.pace = Pace(every / 2)
         self.begun = self.worked = 0.0
-        self.waited_for = threading.Event()  # somebody waits until all is done
+        self.waited_for = threading.Event()
 
     def start(self, steps: Iterator[None]) -> None:
         """Begin."""
@@ -55,20 +55,21 @@ class Saver:
         self.thread.start()
 
     def rest(self) -> None:
-        """Leave the cores to the flow, as long as is due after what was done since this was called last."""
+        """Leave the cores to the flow, as long as is due after what was done since the last rest."""
         worked = time.thread_time()
-        if worked - self.worked < LEAST_WORK:
-            return
-        pause = self.pace.rest(worked - self.worked, time.monotonic() - self.begun)
-        self.worked = worked
-        if pause > 0:
+        if pause := self.pace.rest(worked - self.worked, time.monotonic() - self.begun):
+            self.worked = worked
             self.waited_for.wait(pause)
+
+    def hurry(self) -> None:
+        """Do the rest without rests: somebody waits for it."""
+        self.waited_for.set()
 
     def done(self, *, wait: bool) -> bool:
         """Tell whether all steps are done; raise what they raised."""
         assert self.thread is not None
         if wait:
-            self.waited_for.set()
+            self.hurry()
             self.thread.join()
         if self.thread.is_alive():
             return False
@@ -79,7 +80,7 @@ class Saver:
     def abandon(self) -> None:
         """Let it come to its end, whatever that is: the next attempt must not meet it."""
         if self.thread is not None:
-            self.waited_for.set()
+            self.hurry()
             self.thread.join()
 
     def _run(self, steps: Iterator[None]) -> None:
@@ -198,6 +199,10 @@ class Keeper:
             rest=self.saver.rest,
         )
         self.saver.start(steps)
+
+    def hurry(self) -> None:
+        """Have one that is being written done soon, as what it lets sinks show is in memory until then."""
+        self.saver.hurry()
 
     def poll(self) -> int | None:
         """Return the number of a checkpoint that has become durable."""

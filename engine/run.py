@@ -342,6 +342,8 @@ class Runner:
         if self.interrupted():
             raise _Stopped
         full = sum(task.staged_bytes for task in self.sinks) >= EPOCH_BYTES
+        if full:
+            keeper.hurry()
         if keeper.due(self.clock(), at_once=full):
             self.checkpoint(wait=False)
 

@@ -10,7 +10,7 @@ all the more in fresh memory, cost more than all the rest. So how long each is c
 `Rows` (operators/contracts.py), a stream that only grows at its end, is not written here but by checkpoints.py, once.
 """
 
-__all__ = ["Together", "decode", "encode", "has_dictionary", "replaced"]
+__all__ = ["Group", "decode", "encode", "replaced"]
 
 import json
 from collections.abc import Callable, Iterator
@@ -30,7 +30,7 @@ _SEQUENCES = (list, tuple)  # made once, as it is asked of every value
 
 
 @dataclass
-class Together:
+class Group:
     """Batches of one schema that are written as one. The list is emptied when they are: nobody else needs them."""
 
     batches: list[pa.RecordBatch]
@@ -66,7 +66,7 @@ def encode(tree: Any) -> Iterator[Any]:
         said: dict[str, Any]
         if isinstance(value, np.ndarray):
             said = {_LEAF: "array", "dtype": value.dtype.str}
-        elif isinstance(value, pa.RecordBatch | Together):
+        elif isinstance(value, pa.RecordBatch | Group):
             said = {_LEAF: "batch"}
         elif isinstance(value, pa.Table):
             said = {_LEAF: "table"}
@@ -93,13 +93,13 @@ def _parts_of(blob: Any) -> list[Any]:
     """Return an array, a batch or a table as bytes, in several parts."""
     if isinstance(blob, np.ndarray):
         return [np.ascontiguousarray(blob).view(np.uint8).data] if blob.size else []
-    sink, batches = _Parts(), [blob]
-    if isinstance(blob, Together):
+    if isinstance(blob, Group):
         batches = [concat(blob.batches)]
         blob.batches.clear()
-    elif isinstance(blob, pa.Table):
-        batches = blob.to_batches()
-    with pa.ipc.new_stream(sink, blob.schema if isinstance(blob, pa.Table) else batches[0].schema) as writer:
+    else:
+        batches = [blob] if isinstance(blob, pa.RecordBatch) else blob.to_batches()
+    sink = _Parts()
+    with pa.ipc.new_stream(sink, batches[0].schema if batches else blob.schema) as writer:
         for batch in batches:
             writer.write_batch(batch)
     return sink.parts
@@ -152,12 +152,3 @@ def decode(data: bytes | memoryview, stretches: list[tuple[int, int]] | None = N
             return reader.read_next_batch() if kind == "batch" else reader.read_all()
 
     return loaded(head["tree"])
-
-
-def has_dictionary(schema: pa.Schema) -> bool:
-    """Tell whether there is a dictionary anywhere in it, of which each batch may have another."""
-    return any(_is_dictionary(field.type) for field in schema)
-
-
-def _is_dictionary(kind: pa.DataType) -> bool:
-    return pa.types.is_dictionary(kind) or any(_is_dictionary(kind.field(i).type) for i in range(kind.num_fields))

@@ -15,6 +15,7 @@ import shutil
 import threading
 import zlib
 from functools import partial
+from types import SimpleNamespace
 
 import dovetail as dt
 import numpy as np
@@ -24,10 +25,12 @@ import pyarrow.parquet as pq
 import pytest
 from dovetail import left, right
 from dovetail.disk import Disk
-from dovetail.engine.checkpoints import JOINED_ROWS, PIECE_BYTES, Checkpoints, FlowMark, _packed, _together, _unpacked
-from dovetail.engine.coordinator import MOST_ATTEMPTS, MOST_REST, Coordinator, Pace
+from dovetail.engine.checkpoints import JOINED_ROWS, PIECE_BYTES, Checkpoints, FlowMark, _grouped, _packed, _unpacked
+from dovetail.engine.coordinator import MOST_ATTEMPTS, Coordinator
 from dovetail.engine.keeper import Saver
+from dovetail.engine.run import Runner
 from dovetail.engine.snapshots import decode, encode
+from dovetail.engine.tasks import EPOCH_BYTES
 from dovetail.operators.contracts import Rows
 
 ROWS = 1500
@@ -477,7 +480,7 @@ def test_small_batches_are_written_as_few_and_let_go_of():
     batches = [pa.record_batch([[n] * (n % 4), [str(n)] * (n % 4)], schema=schema) for n in range(1000)]
     rows = pa.Table.from_batches(batches)
     batches.insert(700, pa.record_batch([range(JOINED_ROWS), ["long"] * JOINED_ROWS], schema=schema))
-    groups = _together(batches)
+    groups = _grouped(batches)
     assert batches == []
     joined = decode(b"".join(map(bytes, encode(groups))))
     assert [batch.num_rows for batch in joined] == [1050, JOINED_ROWS, 450]
@@ -485,39 +488,53 @@ def test_small_batches_are_written_as_few_and_let_go_of():
     without = pa.Table.from_batches([joined[0], joined[2]])
     assert without.equals(rows)
     wide = [pa.record_batch({"s": ["x" * (PIECE_BYTES // 5)] * 2}) for _ in range(5)]
-    assert [len(group.batches) for group in _together(wide)] == [2, 2, 1]
+    assert [len(group.batches) for group in _grouped(wide)] == [2, 2, 1]
 
 
-def test_what_writes_rests_after_each_piece_and_not_when_somebody_waits(tmp_path):
-    """The rests asked for here are of years."""
+@pytest.mark.parametrize("asked", ["wait", "hurry", "abandon"])
+def test_what_writes_rests_until_somebody_waits(tmp_path, asked):
+    """The rests asked for here are of days."""
     folder = Checkpoints(str(tmp_path / "state"), FlowMark("f", {}), Disk())
     folder.open()
-    batches = [pa.record_batch({"x": np.arange(JOINED_ROWS)}) for _ in range(5)]
-    rows = Rows("a: left", 0, 0, batches, None)
-    saver, pauses = Saver(every=1.0), []
-    saver.pace = Pace(within=1e9, ratio=1e12)
-    waiting, real = threading.Event(), saver.waited_for.wait
+    saver, rests, resting = Saver(every=1.0), [], threading.Event()
 
-    def wait(seconds):
-        pauses.append(seconds)
-        waiting.set()
-        return real(seconds)
+    def rest(worked, since):
+        rests.append((worked, since))
+        resting.set()
+        return 1e6
 
-    saver.waited_for.wait = wait
-    saver.start(folder.save(0, {"rows": rows}, lineage="f-1", generation=0, finished=False, sync=[], rest=saver.rest))
-    assert waiting.wait(60), "it never rested"
+    saver.pace = SimpleNamespace(rest=rest, made=rests.append)
+    rows = Rows("a: left", 0, 0, [pa.record_batch({"x": np.arange(JOINED_ROWS)}) for _ in range(5)])
+    known = {"rows": rows, "table": pa.table({"x": np.arange(1000)})}
+    saver.start(folder.save(0, known, lineage="f-1", generation=0, finished=False, sync=[], rest=saver.rest))
+    assert resting.wait(60)
     assert not saver.done(wait=False)
-    assert saver.done(wait=True)
-    assert min(pauses) > 1e6
+    if asked == "hurry":
+        saver.hurry()
+    if asked == "abandon":
+        saver.abandon()
+    assert saver.done(wait=asked != "abandon")
+    *pieces, whole = rests
+    assert len(pieces) > 5 + 1, "after each piece of rows, and of the rest"
+    assert all(worked >= 0 and since >= 0 for worked, since in pieces) and whole > 0
     assert folder.latest.number == 0
-    assert saver.pace.ratio == MOST_REST, "this checkpoint has shown how much work it is"
     folder.close()
+
+
+def test_sinks_that_hold_much_in_memory_have_a_checkpoint_hurry():
+    """They must hold what was staged before it until it is durable."""
+    asked = []
+    keeper = SimpleNamespace(poll=lambda: None, hurry=lambda: asked.append(True), due=lambda now, at_once: False)
+    for nbytes in (EPOCH_BYTES - 1, EPOCH_BYTES):
+        sinks = [SimpleNamespace(staged_bytes=nbytes)]
+        Runner._keep(SimpleNamespace(sinks=sinks, interrupted=lambda: False, clock=lambda: 0.0), keeper)
+        assert asked == [True] * (nbytes == EPOCH_BYTES)
 
 
 def test_dictionaries_are_written_as_they_are():
     """They differ from batch to batch."""
     batches = [pa.record_batch({"s": pa.array([name], pa.dictionary(pa.int32(), pa.string()))}) for name in "abc"]
-    back = decode(b"".join(map(bytes, encode(_together(list(batches))))))
+    back = decode(b"".join(map(bytes, encode(_grouped(list(batches))))))
     assert back == batches
 
 

@@ -207,9 +207,10 @@ def test_small_steps_are_dealt_out_one_at_a_time():
         return [sum(b.num_rows for side in each.batches.values() for b in side) for each in dealt]
 
     take(10, at=0)
-    assert rows() == [] and not join.full and not join.idle
+    busy = partial(Workers.busy.fget, SimpleNamespace(joins=[join]))
+    assert rows() == [] and not join.full and not join.idle and not busy()
     assert list(join.settle()) == []
-    assert rows() == [20]
+    assert rows() == [20] and busy()
     take(30, at=1)
     take(5, at=2)
     for cell in (0, 1):
@@ -233,8 +234,8 @@ def test_small_steps_are_dealt_out_one_at_a_time():
     assert len(rows()) == 6 and join.head.unanswered == 3 and not join.full
 
 
-@pytest.mark.parametrize("busy", [True, False])
-def test_while_workers_are_busy_rows_gather_in_their_sources(busy, monkeypatch):
+@pytest.mark.parametrize(("busy", "few", "gather"), [(True, 4096, True), (False, 4096, False), (True, 1, False)])
+def test_while_workers_are_busy_rows_gather_in_their_sources(busy, few, gather, monkeypatch):
     """To read them a few at a time takes a core that may be a worker's."""
     expected, _ = joined(1)
     waits, real = [], Workers.wait
@@ -245,8 +246,9 @@ def test_while_workers_are_busy_rows_gather_in_their_sources(busy, monkeypatch):
 
     monkeypatch.setattr(Workers, "wait", wait)
     monkeypatch.setattr(Workers, "busy", busy)
+    monkeypatch.setattr("dovetail.engine.run.FEW_ROWS", few)
     assert joined(2)[0].equals(expected)
-    assert (FEW_SECONDS in waits) == busy
+    assert (FEW_SECONDS in waits) == gather
 
 
 def test_rows_that_must_wait_for_the_other_input_make_no_step():

@@ -323,6 +323,9 @@ class Saver:
     def rest(self):
         pass
 
+    def hurry(self):
+        pass
+
     def start(self, steps):
         self.steps, self.error = steps, None
         if self not in self.world.machinery:
