@@ -200,6 +200,8 @@ class FolderWriter:
                         f"{self._extension} sink {folder!r}: {name!r} was staged for epoch {epoch}, and is gone; the "
                         "output cannot be completed: begin anew in other folders"
                     )
+            if shown & wanted.keys():
+                disk.sync_folder(folder)  # whoever moved them there may have been killed before that
             self._remove_foreign_staging(self._lineage)
 
     def _take_over(self, known: Any) -> None:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
+from dovetail.disk import Disk
 from dovetail.errors import DovetailError, FlowError, SchemaError, SinkError, UserFunctionError
 from dovetail.ingest import call, collect, csv, folder, null, parquet, show, sink
 from dovetail.operators.contracts import END_OF_SOURCE, Delivery, Sink
@@ -852,3 +853,27 @@ def test_own_sink_that_cannot_be_opened_is_closed():
     with raises(UserFunctionError, "raised ValueError: no room"):
         sink(Shut)().writer(X, "l")
     assert told == ["close"]
+
+
+def test_what_a_killed_run_has_moved_into_the_folder_is_made_durable_by_the_next(tmp_path, monkeypatch):
+    """It is not moved again; and a loss of power after the next checkpoint would take its name away."""
+    out, batch = str(tmp_path / "out"), x_batch(1)
+    first = parquet(out).writer(batch.schema, "run-1", {})
+    first.stage(batch, 1, 0)
+    known, _ = first.prepare(1)
+    synced, real = [], Disk.sync_folder
+
+    def killed(self, path):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Disk, "sync_folder", killed)
+    with pytest.raises(KeyboardInterrupt):
+        first.commit(1)
+    first._unlock()
+    assert os.listdir(out).count("part-000001-0000.parquet") == 1
+    monkeypatch.setattr(Disk, "sync_folder", lambda self, path: (synced.append(path), real(self, path)))
+    second = parquet(out).writer(batch.schema, "run-1", known)
+    assert synced == [out]
+    second.commit(1)
+    second.close()
+    assert pq.read_table(out)["x"].to_pylist() == batch["x"].to_pylist()
