@@ -85,7 +85,7 @@ class Pace:
 
     What is written in one go takes a core for some tenth of a second, and where there are as many processes as cores
     results queue up behind that. So it rests after each piece: as long as would spread the work that the last
-    checkpoint took over a quarter of the interval, and four times as long as it has worked at most, so that small
+    checkpoint took over half of the interval, and four times as long as it has worked at most, so that small
     checkpoints are not drawn out.
 
     >>> pace = Pace(within=0.5)

@@ -43,7 +43,7 @@ class Saver:
     def __init__(self, every: float) -> None:
         self.thread: threading.Thread | None = None
         self.error: BaseException | None = None
-        self.pace = Pace(every / 4)
+        self.pace = Pace(every / 2)
         self.begun = self.worked = 0.0
         self.waited_for = threading.Event()
 
