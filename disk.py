@@ -12,8 +12,10 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import pyarrow as pa
@@ -28,7 +30,11 @@ _PIECE = 1 << 20
 
 
 class LockedError(OSError):
-    """Somebody else has a lock."""
+    """Somebody else has a lock; `holder` says which process, in brackets, where the system tells."""
+
+    def __init__(self, path: str, holder: str = "") -> None:
+        super().__init__(errno.EWOULDBLOCK, "somebody else has the lock", path)
+        self.holder = holder
 
 
 class Place(NamedTuple):
@@ -138,9 +144,20 @@ class Disk:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
+            holder = _holder(os.fstat(file.fileno()).st_ino)
             file.close()
-            raise LockedError(f"{path} is locked") from error
+            raise LockedError(path, holder) from error
         return lambda: file.close()
+
+
+def _holder(inode: int) -> str:
+    """Return " (process 123)" for who has a file locked, as Linux tells, or nothing."""
+    try:
+        locks = Path("/proc/locks").read_text()
+    except OSError:
+        return ""
+    found = re.search(rf"FLOCK +ADVISORY +WRITE (\d+) [0-9a-f]+:[0-9a-f]+:{inode} ", locks)
+    return f" (process {found[1]})" if found else ""
 
 
 def write_whole(disk: Disk, path: str, parts: Iterable[Any]) -> tuple[int, int]:

@@ -136,10 +136,10 @@ class Checkpoints:
         try:
             self.disk.make_folder(self.folder)
             self._unlock = self.disk.lock(self._path("lock"))
-        except LockedError:
-            raise CheckpointError(f"{where} is in use by a job that runs; stop it first, or give another folder") from (
-                None
-            )
+        except LockedError as error:
+            raise CheckpointError(
+                f"{where} is in use by a job that runs{error.holder}; stop it first, or give another folder"
+            ) from None
         except OSError as error:
             raise CheckpointError(f"{where} cannot be used: {error.strerror or error}; give another folder") from error
         try:

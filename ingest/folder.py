@@ -237,18 +237,23 @@ class FolderWriter:
         text = self._disk.read(os.path.join(self._path, LINEAGE + lineage))
         return list(json.loads(text)) if text else []
 
-    def _sign(self) -> None:
-        """Say durably whose output this is, and from whom it was taken over, up to which epoch; then nobody else's."""
-        disk, mine = self._disk, os.path.join(self._path, LINEAGE + self._lineage)
+    def _other_marks(self) -> list[str]:
+        """Return the marks of runs that are no more; raise if one is still writing."""
         others = [os.path.join(self._path, LINEAGE + mark) for mark in self._marks() if mark != self._lineage]
         for other in others:
             try:
-                disk.lock(other)()
-            except LockedError:
+                self._disk.lock(other)()
+            except LockedError as error:
                 raise SinkError(
-                    f"{self._extension} sink: the folder {self._path!r} is being written by another run; stop that one "
-                    "first, or give each a folder of its own"
+                    f"{self._extension} sink: the folder {self._path!r} is being written by another run{error.holder}; "
+                    "stop that one first, or give each a folder of its own"
                 ) from None
+        return others
+
+    def _sign(self) -> None:
+        """Say durably whose output this is, and from whom it was taken over, up to which epoch; then nobody else's."""
+        disk, mine = self._disk, os.path.join(self._path, LINEAGE + self._lineage)
+        others = self._other_marks()
         if not disk.exists(mine):
             write_whole(disk, mine, [json.dumps(self._ancestors).encode()])
             disk.sync_folder(self._path)
@@ -285,6 +290,7 @@ class FolderWriter:
                 raise SinkError(f"{self._extension} sink: {problem}")
             disk = self._disk
             disk.make_folder(self._path)
+            self._other_marks()
             for name in disk.names(self._path) if overwrite else ():
                 old = os.path.join(self._path, name)
                 if _is_part(name, self._extension) or name.startswith(LINEAGE):

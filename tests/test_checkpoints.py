@@ -353,7 +353,8 @@ def test_a_folder_in_use_is_refused(tmp_path):
     thread = threading.Thread(target=simple(tmp_path, sink=dt.call(waits)))
     thread.start()
     entered.wait()
-    with pytest.raises(dt.CheckpointError, match="is in use by a job that runs; stop it first, or give another folder"):
+    who = rf"in use by a job that runs \(process {os.getpid()}\); stop it first, or give another folder"
+    with pytest.raises(dt.CheckpointError, match=who):
         simple(tmp_path, sink=dt.call(waits))()
     leave.set()
     thread.join()

@@ -248,6 +248,19 @@ def test_two_runs_into_one_folder_do_not_overwrite_each_other(tmp_path):
     assert values(spec) == [1]
 
 
+def test_output_that_a_live_run_writes_is_not_overwritten(tmp_path):
+    one = parquet(tmp_path).writer(X, "one", {})
+    one.stage(x_batch(1), 1, 0)
+    with raises(SinkError, f"is being written by another run (process {os.getpid()}); stop that one first"):
+        parquet(tmp_path, overwrite=True).writer(X, "two", {})
+    one.prepare(1)
+    one.commit(1)
+    one.close()
+    assert values(parquet(tmp_path)) == [1]
+    parquet(tmp_path, overwrite=True).writer(X, "two", {}).close()
+    assert values(parquet(tmp_path, schema=X)) == []
+
+
 def test_places_that_cannot_be_written_are_found_beforehand(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("dear")
     with raises(FlowError, f"'{tmp_path}/file' is a file, and the output is a folder of parts"):
