@@ -1,18 +1,20 @@
 """When a run makes a checkpoint, at what pace, and what it does when something fails: decisions alone.
 
 Problem: a run must go on by itself after a crash, but not for ever with an input that makes it crash. Idea: a failure
-is answered by going back to the last checkpoint, a little later each time; a checkpoint that is made after it proves
-that the flow got past the place, and all is forgiven; some failures without one, and it is given up.
+is answered by going back to the last checkpoint, a little later each time; a checkpoint behind the rows that had been
+read when it came proves that the flow got past the place, and all is forgiven; some failures without one, and it is
+given up. To have made a checkpoint is not enough: one input may go on for ever beside another that fails.
 
 A pure machine: it reads no clock and touches nothing.
 """
 
 __all__ = ["MOST_ATTEMPTS", "Coordinator", "Pace"]
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 MOST_ATTEMPTS = 4
-"""Attempts at the same checkpoint before a failure is taken to be the input's, and to come again for ever."""
+"""Attempts at the same place before a failure is taken to be the input's, and to come again for ever."""
 
 FIRST_PAUSE = 0.1
 """Seconds before the second attempt; each later one waits twice as long."""
@@ -33,7 +35,7 @@ class Coordinator:
     (True, 8, False)
     >>> run.durable(8); run.due(10.5), run.due(11.0)
     (False, True)
-    >>> [run.failed() for _ in range(4)]
+    >>> [run.failed({"fares": 61}) for _ in range(4)]
     [0.1, 0.2, 0.4, None]
     """
 
@@ -43,16 +45,18 @@ class Coordinator:
     next: int = 0  # the number of the next one; no number is used twice, whatever became of the first
     under_way: int | None = None  # a checkpoint that is being written
     last_begun: float = float("-inf")
-    failures: int = 0  # since a checkpoint became durable
+    read: Mapping[str, int] = field(default_factory=dict)  # rows of each source that are in the one being written
+    failures: int = 0  # that the flow has not got past
+    to_pass: dict[str, int] = field(default_factory=dict)  # rows of each source with which it would have
 
     def due(self, now: float) -> bool:
         """Tell whether a checkpoint should begin: `every` seconds after the last one began, if that is durable."""
         return self.under_way is None and now - self.last_begun >= self.every
 
-    def begin(self, now: float) -> int:
-        """A checkpoint begins; return its number."""
+    def begin(self, now: float, read: Mapping[str, int] | None = None) -> int:
+        """A checkpoint begins, which has so many rows of each source; return its number."""
         assert self.under_way is None, "one checkpoint at a time"
-        self.under_way, self.next = self.next, self.next + 1
+        self.under_way, self.next, self.read = self.next, self.next + 1, read or {}
         self.last_begun = now
         return self.under_way
 
@@ -60,22 +64,32 @@ class Coordinator:
         """A checkpoint is durable."""
         assert number == self.under_way, (number, self.under_way)
         self.number, self.under_way = number, None
-        self.failures = 0
+        if all(self.read.get(source, 0) >= rows for source, rows in self.to_pass.items()):
+            self._forgive()
 
     def reached(self, number: int | None) -> None:
         """Somebody else has made checkpoints up to this one."""
         if number != self.number:
-            self.number, self.failures = number, 0
+            self.number = number
+            self._forgive()
+
+    def _forgive(self) -> None:
+        self.failures, self.to_pass = 0, {}
 
     def begin_again(self) -> None:
         """Another attempt begins, at the last checkpoint."""
         self.under_way, self.last_begun = None, float("-inf")
         self.generation += 1
 
-    def failed(self) -> float | None:
-        """An attempt has failed: return after how many seconds to begin the next one, or None to give up."""
+    def failed(self, to_pass: Mapping[str, int] | None = None) -> float | None:
+        """An attempt has failed: return after how many seconds to begin the next one, or None to give up.
+
+        `to_pass`: of how many rows of each source a checkpoint would prove that the flow has got past it.
+        """
         self.begin_again()
         self.failures += 1
+        for source, rows in (to_pass or {}).items():
+            self.to_pass[source] = max(rows, self.to_pass.get(source, 0))
         return None if self.failures >= MOST_ATTEMPTS else FIRST_PAUSE * 2 ** (self.failures - 1)
 
 

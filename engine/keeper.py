@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..disk import Disk
@@ -188,9 +188,9 @@ class Keeper:
         """Tell whether a checkpoint should begin."""
         return self.coordinator.due(now) or (at_once and self.coordinator.under_way is None)
 
-    def begin(self, now: float) -> int:
-        """Begin a checkpoint; return its number."""
-        return self.coordinator.begin(now)
+    def begin(self, now: float, read: Mapping[str, int]) -> int:
+        """Begin a checkpoint, which has so many rows of each source; return its number."""
+        return self.coordinator.begin(now, read)
 
     def save(self, number: int, known: dict[str, Any], files: list[str], *, finished: bool) -> None:
         """Have it written."""
@@ -243,20 +243,20 @@ class Keeper:
         self.saver.abandon()
         self.coordinator.begin_again()
 
-    def failed(self, error: DovetailError, since: str) -> float | None:
+    def failed(self, error: DovetailError, since: str, to_pass: Mapping[str, int]) -> float | None:
         """An attempt has failed: return after how many seconds to try again, or None to give up.
 
-        `since`: the rows that were read since the last checkpoint, in words.
+        `since`: the rows that were read since the last checkpoint, in words. `to_pass`: see `Coordinator.failed`.
         """
         self.saver.abandon()
         self.coordinator.number = self.number  # one may have become durable meanwhile
-        pause = self.coordinator.failed()
+        pause = self.coordinator.failed(to_pass)
         if pause is None:
             place = "from the beginning" if self.number is None else f"from checkpoint {self.number} on"
             error.add_note(
-                f"This has happened {self.coordinator.failures} times {place} ({since}), so it is not tried again. "
-                f"What sinks have shown is right and stays; run again with checkpoint={self.checkpoints.folder!r} to "
-                "go on from there."
+                f"This was the {self.coordinator.failures}th attempt that came no further, {place} ({since}), so it is "
+                "not tried again. What sinks have shown is right and stays; run again with "
+                f"checkpoint={self.checkpoints.folder!r} to go on from there."
             )
         else:
             sys.stderr.write(f"dovetail: {error}\ndovetail: going on from the last checkpoint in {pause:g} s\n")

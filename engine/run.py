@@ -197,6 +197,8 @@ class Runner:
         self.graph.tick = self.tick
         self.interrupted: Callable[[], bool] = lambda: False
         self.opened = False
+        self.moved = False  # off where it began: before that there is nothing to make a checkpoint of
+        self.failed_source: str | None = None
         self.stopping: Question | None = None
         reads = {id(task.node): SourceState(task) for task in self.graph.tasks if isinstance(task, ReadTask)}
         self.groups = [[reads[id(node)] for node in group] for group in source_groups(sinks)]
@@ -248,7 +250,7 @@ class Runner:
         for state in self._sources():
             state.begin(self.clock())
         if number is not None:
-            self._note_rows(number)
+            self._note_rows(number, self._rows_of_sources())
         if self.keeper is not None and number is None:
             self.checkpoint()
         self.opened = True
@@ -344,7 +346,7 @@ class Runner:
         full = sum(task.staged_bytes for task in self.sinks) >= EPOCH_BYTES
         if full:
             keeper.hurry()
-        if keeper.due(self.clock(), at_once=full):
+        if self.moved and keeper.due(self.clock(), at_once=full):
             self.checkpoint(wait=False)
 
     def checkpoint(self, *, finished: bool = False, wait: bool = True) -> None:
@@ -362,8 +364,9 @@ class Runner:
             if not all(join.idle for join in self.joins):
                 assert self.workers is not None
                 self.workers.wait(self.options.poll_seconds)
-        number, known, files = keeper.begin(self.clock()), {}, []
-        self._note_rows(number)
+        read = self._rows_of_sources()
+        number, known, files = keeper.begin(self.clock(), read), {}, []
+        self._note_rows(number, read)
         for task in self.graph.tasks:
             with _Told(task.node):
                 if isinstance(task, SinkTask):
@@ -377,9 +380,19 @@ class Runner:
         if wait and (number := keeper.wait()) is not None:
             self._announce(number)
 
-    def _note_rows(self, number: int) -> None:
+    def _note_rows(self, number: int, read: dict[str, int]) -> None:
         self.rows_at = {at: rows for at, rows in self.rows_at.items() if at >= number - 1}
-        self.rows_at[number] = {state.task.node.label: state.task.rows_in for state in self._sources()}
+        self.rows_at[number] = read
+
+    def _rows_of_sources(self) -> dict[str, int]:
+        return {state.task.node.label: state.task.rows_in for state in self._sources()}
+
+    def to_pass(self) -> dict[str, int]:
+        """Return how many rows of each source must be read for this attempt's failure to be got past.
+
+        Those that had been read; of a source that failed itself, one more.
+        """
+        return {label: rows + (label == self.failed_source) for label, rows in self._rows_of_sources().items()}
 
     def read_since(self, number: int | None) -> str:
         """Say which rows sources have brought since a checkpoint."""
@@ -532,8 +545,14 @@ class Runner:
 
     def _read(self, state: SourceState, group: list[SourceState]) -> bool:
         task = state.task
-        with _Told(task.node):
-            batch = task.read()
+        place = task.place
+        try:
+            with _Told(task.node):
+                batch = task.read()
+        except DovetailError:
+            self.failed_source = task.node.label
+            raise
+        self.moved |= batch is not None or task.place != place
         if batch is None:
             return self._silent(state, group)
         state.silent_since = None
@@ -556,6 +575,7 @@ class Runner:
         batch = state.task.advance(idle_floor(group, state, now))
         if batch is None:
             return False
+        self.moved = True
         self.graph.push(state.task, batch)
         return True
 
@@ -590,13 +610,14 @@ def run(
                 assert keeper is not None
                 keeper.rescaled()
             except DovetailError as error:
-                if before is not None:
+                if before not in (None, str(error)):
                     error.add_note(f"It was another attempt, after this: {before}")
                 # What cannot begin at all is not tried again, unless it was a worker that was lost.
                 ran = ran or (runner is not None and runner.opened)
                 if keeper is None or runner is None or not (ran or isinstance(error, WorkerError | TransportError)):
                     raise
-                pause, before = keeper.failed(error, runner.read_since(keeper.number)), str(error)
+                pause = keeper.failed(error, runner.read_since(keeper.number), runner.to_pass())
+                before = str(error)
                 if pause is None:
                     raise
                 around.pause(pause)

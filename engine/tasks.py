@@ -141,6 +141,8 @@ class ReadTask(Task):
             source = self.node.source
             more = {"folder": self.folder, "time": self.node.time} if getattr(source, "keeps_files", False) else {}
             self.reader = source.reader(self.columns, *where, **more)
+            if self.keeps_place and self.place is None:
+                self.place = self.reader.position()
 
     def snapshot(self) -> dict[str, Any]:
         """Also where it stands in the source, and rows that wait for their turn."""

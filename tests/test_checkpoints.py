@@ -225,23 +225,110 @@ def test_a_record_that_always_fails_is_given_up_and_named(tmp_path, at_once):
         flow.run(checkpoint=tmp_path / "state", every="0s")
     said = str(caught.value) + "".join(caught.value.__notes__)
     assert "map 'poison'" in said
-    assert f"This has happened {MOST_ATTEMPTS} times from checkpoint" in said
+    assert f"This was the {MOST_ATTEMPTS}th attempt that came no further, from checkpoint" in said
     assert re.search("rows [0-9]+ to 60 of read 'rows'", said)
     kept = out.table(partial=True)["x"].to_pylist()
     assert kept == list(range(len(kept))) and len(kept) <= 50
 
 
-def test_the_coordinator_forgives_whoever_gets_on():
+def test_the_coordinator_forgives_whoever_gets_past_the_place():
     run = Coordinator(every=1.0)
-    assert run.begin(0.0) == 0
+    assert run.begin(0.0, {"one": 0}) == 0
     run.durable(0)
     for n in range(1, 10):
-        assert run.failed() == 0.1, "each attempt got a checkpoint further"
+        assert run.failed({"one": 10 * n}) == 0.1, "each attempt got past where the one before it had failed"
         assert run.due(0.0)
-        assert run.begin(0.0) == n
+        assert run.begin(0.0, {"one": 10 * n}) == n
         run.durable(n)
     assert [run.failed() for _ in range(MOST_ATTEMPTS)][-1] is None
     assert run.generation == 9 + MOST_ATTEMPTS
+
+
+def test_the_coordinator_does_not_forgive_who_only_goes_on_elsewhere():
+    run = Coordinator(every=1.0)
+    for n in range(MOST_ATTEMPTS):
+        pause = run.failed({"one": 100 * n, "two": 61})
+        run.begin(0.0, {"one": 100 * n + 50, "two": 60})
+        run.durable(n)
+    assert pause is None, "one goes on for ever, and two does not"
+    run.begin(0.0, {"one": 0, "two": 61})
+    run.durable(MOST_ATTEMPTS)
+    assert run.failures == MOST_ATTEMPTS, "one had come further when it failed"
+
+
+@pytest.mark.parametrize("fails", ["source", "step"])
+def test_an_input_that_goes_on_does_not_make_up_for_one_that_fails(tmp_path, at_once, fails):
+    failed = []
+
+    def newest():
+        names = [path.name for path in (tmp_path / "state").glob("checkpoint-*.json")]
+        return int(max(names)[len("checkpoint-") : -len(".json")])
+
+    def boom():
+        failed.append(fails)
+        raise OSError("the line is dead")
+
+    @dt.source
+    class Endless:
+        schema = pa.schema({"x": pa.int64()})
+
+        def __init__(self, slow, dies_at=None):
+            self.at, self.slow, self.dies_at, self.before = 0, slow, dies_at, 0
+
+        def position(self):
+            return self.at
+
+        def seek(self, position):
+            self.at, self.before = position, newest()
+
+        def read(self):
+            if len(failed) > MOST_ATTEMPTS:
+                return dt.END_OF_SOURCE  # or it would be tried for ever
+            if self.slow and self.at == 7 and newest() < self.before + 2:
+                return None  # until there has been a checkpoint, as the other goes on
+            if self.at == self.dies_at:
+                boom()
+            self.at += 1
+            return pa.record_batch({"x": [self.at]})
+
+    def step(batch):
+        if fails == "step" and batch.column("x").to_pylist() == [8]:
+            boom()
+        return batch
+
+    flow = dt.Flow("f")
+    flow.read(Endless(slow=False), name="well").write(dt.null())
+    ill = flow.read(Endless(slow=True, dies_at=7 if fails == "source" else None), name="ill")
+    ill.map(step, ill.schema).write(dt.null())
+    with pytest.raises(dt.DovetailError, match="the line is dead"):
+        flow.run(checkpoint=tmp_path / "state", every="0s")
+    assert len(failed) == MOST_ATTEMPTS
+
+
+def test_an_attempt_that_reads_nothing_makes_no_checkpoint(tmp_path, at_once):
+    """Else a supervisor would take each for a step forward."""
+    reads = []
+
+    @dt.source
+    class Silent:
+        schema = pa.schema({"x": pa.int64()})
+
+        def position(self):
+            return 0
+
+        def seek(self, position):
+            pass
+
+        def read(self):
+            reads.append(1)
+            if len(reads) > 20:
+                raise OSError("the line is dead")
+
+    flow = dt.Flow("f")
+    flow.read(Silent(), name="rows").write(dt.null())
+    with pytest.raises(dt.UserFunctionError, match="the line is dead"):
+        flow.run(checkpoint=tmp_path / "state", every="0s")
+    assert [path.name for path in state_files(tmp_path, "checkpoint")] == ["checkpoint-000000.json"]
 
 
 # Folders that cannot be gone on with
@@ -528,7 +615,7 @@ def test_sinks_that_hold_much_in_memory_have_a_checkpoint_hurry():
     keeper = SimpleNamespace(poll=lambda: None, hurry=lambda: asked.append(True), due=lambda now, at_once: False)
     for nbytes in (EPOCH_BYTES - 1, EPOCH_BYTES):
         sinks = [SimpleNamespace(staged_bytes=nbytes)]
-        Runner._keep(SimpleNamespace(sinks=sinks, interrupted=lambda: False, clock=lambda: 0.0), keeper)
+        Runner._keep(SimpleNamespace(sinks=sinks, interrupted=bool, clock=float, moved=True), keeper)
         assert asked == [True] * (nbytes == EPOCH_BYTES)
 
 

@@ -551,17 +551,18 @@ def test_another_attempt_begins_when_the_memory_of_the_last_one_is_free(tmp_path
         if batch.num_rows and batch.column("id")[0].as_py() > 2000:
             lines = pathlib.Path("/proc/self/maps").read_text().splitlines()
             mapped.append([line for line in lines if place in line and line.endswith("(deleted)")])
-            raise ValueError("no luck")
+            raise ValueError(f"no luck, {len(mapped)}")
         return batch
 
     flow = dt.Flow("f")
     one, two = (flow.read(dt.memory(table(n), batch_rows=700), name=f"s{n}", time="t") for n in (1, 2))
     one = one.map(fails, one.schema)
     one.join(two, on=(left.x - right.x).abs() <= 2, window=dt.last(600)).write(dt.null())
-    with pytest.raises(dt.UserFunctionError, match="no luck") as caught:
+    with pytest.raises(dt.UserFunctionError, match="no luck, 4") as caught:
         flow.run(workers=2, checkpoint=tmp_path / "state", every="0s")
     assert mapped == [[]] * 4
-    assert any("It was another attempt, after this: " in note for note in caught.value.__notes__)
+    (note,) = (note for note in caught.value.__notes__ if note.startswith("It was another attempt, after this: "))
+    assert note.endswith("no luck, 3")
 
 
 def test_more_workers_than_cores_are_told():
