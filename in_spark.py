@@ -23,8 +23,9 @@ from .ingest import parquet, spark
 
 def spark_join(
     left_df: Any, right_df: Any, *, on: Any, window: Any, time: Any = None, delay: Any = None, how: str = "inner",
-    suffix: str = "_right", output: str | None = None, checkpoint: str | None = None, workers: int = 1,
-    trigger: Mapping[str, Any] | None = None, every: Any = "1s", options: Options | None = None,
+    suffix: str = "_right", output: str | os.PathLike[str] | None = None, overwrite: bool = False,
+    checkpoint: str | os.PathLike[str] | None = None, workers: int = 1, trigger: Mapping[str, Any] | None = None,
+    every: Any = "1s", options: Options | None = None,
 ) -> Any:  # fmt: skip
     """Join two DataFrames of Spark on any comparison, over sliding windows; return a DataFrame.
 
@@ -44,6 +45,8 @@ def spark_join(
         How far out of order rows may come.
     output
         The folder for the results; without, one that goes when Python ends.
+    overwrite
+        Whether results that are in it may be removed.
     checkpoint, workers, every, options
         As for `Flow.run`. With `checkpoint` and `output` a stream goes on after a crash, each result once.
     trigger
@@ -62,10 +65,12 @@ def spark_join(
     session = left_df.sparkSession
     if trigger is not None and not streams[0]:
         raise FlowError(f"spark_join: trigger={trigger!r}, and the DataFrames are no streams; leave it out")
-    out = output or _temporary()
+    if output is not None and not isinstance(output, str | os.PathLike):
+        raise FlowError(f"spark_join: output={output!r} is no path; give a folder for the results")
+    out = _temporary() if output is None else os.fspath(output)
     times = time if isinstance(time, tuple | list) else (time, time)
-    if len(times) != 2:
-        raise FlowError(f"spark_join: time={time!r}; give a column, or two: (of the left, of the right)")
+    if len(times) != 2 or not all(isinstance(column, str | None) for column in times):
+        raise FlowError(f"spark_join: time={time!r}; give a column's name, or two: (of the left, of the right)")
     flow = Flow("spark_join")
     sides = []
     for frame, side, column in ((left_df, "left", times[0]), (right_df, "right", times[1])):
@@ -75,12 +80,15 @@ def spark_join(
     conditions = list(on) if isinstance(on, list | tuple) else [on]
     conditions = [_condition(each, left_df, right_df) for each in conditions]
     joined = sides[0].join(sides[1], on=conditions, window=window, how=how, suffix=suffix, name="join")
-    joined.write(parquet(out))
+    joined.write(parquet(out, overwrite=overwrite))
     arguments: dict[str, Any] = {"checkpoint": checkpoint, "workers": workers, "every": every, "options": options}
     if not streams[0]:
         flow.run(**arguments)
         return session.read.schema(_spark_schema(joined.schema)).parquet(out)
-    os.makedirs(out, exist_ok=True)
+    try:
+        os.makedirs(out, exist_ok=True)
+    except OSError as error:
+        raise FlowError(f"spark_join: output={out!r} cannot be made: {error.strerror}; give another folder") from None
     results = session.readStream.schema(_spark_schema(joined.schema)).parquet(out)
     results.job = flow.start(**arguments)
     atexit.register(_stop, results.job)  # before its folder goes
@@ -94,7 +102,10 @@ def _given(frame: Any, _: Any) -> Any:
 def _is_stream(frame: Any, name: str) -> bool:
     found = getattr(type(frame), "isStreaming", None)
     if found is None or not hasattr(frame, "_jdf"):
-        raise FlowError(f"spark_join: {name}={frame!r} is no DataFrame of a Spark that runs in this process")
+        kind = f"{type(frame).__module__}.{type(frame).__qualname__}"
+        raise FlowError(f"spark_join: {name} is a {kind}, and no DataFrame of a Spark that runs in this process")
+    if frame.sparkSession.sparkContext._jsc is None:
+        raise FlowError(f"spark_join: {name} is of a Spark session that has been stopped; make it with one that runs")
     return bool(frame.isStreaming)
 
 

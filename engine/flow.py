@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from ..batch import empty_batch
 from ..config import Options
-from ..errors import FlowError, SchemaError, UnsupportedError, UserFunctionError, WindowError, nearest
+from ..errors import DovetailError, FlowError, SchemaError, UnsupportedError, UserFunctionError, WindowError, nearest
 from ..operators.access import JoinSpec, output_fields, storable_type
 from ..operators.binding import bind, bind_predicate
 from ..operators.contracts import Sink, Source
@@ -115,7 +115,12 @@ class Flow:
             hint = _hint(source, "source", ("read",)) or hint
             raise FlowError(f"{what}: {_brief(source)} is not a source{hint} ({caller()})")
         step = self._name(name, "read")
-        schema = pa.schema([field.with_type(storable_type(field.type)) for field in source.schema])
+        try:
+            found = source.schema
+        except DovetailError as error:  # what there is cannot be read
+            error.args = (f"read {step!r}: {error}", *error.args[1:])
+            raise
+        schema = pa.schema([field.with_type(storable_type(field.type)) for field in found])
         if doubled := _doubled(schema):
             raise SchemaError(f"read {step!r}: the source has two columns named {doubled!r}; rename one")
         domain = time_domain(schema, time, f"read {step!r}")

@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from dovetail import left, right
-from dovetail.ingest.spark import handover, java, session
+from dovetail.ingest.spark import handover, java, session, source
 from dovetail.ingest.spark.ledger import Ledger
 from dovetail.ingest.spark.remote import Line
 
@@ -129,6 +129,22 @@ def test_every_type_comes_as_arrow_has_it(tmp_path, spark):
         assert all(value is None for value in sink.table().drop(["t", "odd `name`"]).to_pylist()[1].values())
         for field in sink.table().schema:
             assert field.type == table.schema.field(field.name).type, field
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_parts_that_cannot_be_null_are_as_others(tmp_path, spark, streaming):
+    made = ["id as t", "struct(id as a) as one", "array(struct(id as a)) as many", "map('k', struct(id as a)) as named"]
+    spark.range(3).selectExpr("id").write.parquet(str(tmp_path / "in"))
+
+    def build(s):
+        read = s.readStream.schema("id long") if streaming else s.read
+        return read.parquet(str(tmp_path / "in")).selectExpr(*made)
+
+    flow = dt.Flow("parts")
+    flow.read(dt.spark(build, trigger=NOW if streaming else None), name="s").write(dt.parquet(tmp_path / "out"))
+    flow.run()
+    rows = [{"t": i, "one": {"a": i}, "many": [{"a": i}], "named": [("k", {"a": i})]} for i in range(3)]
+    assert sorted(pq.read_table(tmp_path / "out").to_pylist(), key=lambda row: row["t"]) == rows
 
 
 def held_open():
@@ -684,6 +700,38 @@ def test_neither_java_nor_one_that_comes_along(tmp_path, monkeypatch):
         java.find_java(tmp_path)
 
 
+def test_no_pyspark_says_what_to_install(monkeypatch):
+    for name in [name for name in sys.modules if name.partition(".")[0] == "pyspark"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(dt.DovetailError, match=r"PySpark is not installed; pip install 'dovetail\[spark\]'"):
+        reading(lambda s: s.range(3))
+
+
+def test_a_spark_that_does_not_start_says_why(tmp_path):
+    code = """
+        import dovetail as dt
+        for more in ({"master": "local[x]"}, {"master": "nonsense"}, {"conf": {"spark.driver.memory": "lots"}}):
+            try:
+                dt.Flow("f").read(dt.spark(lambda s: s.range(3), **more), name="s")
+            except dt.SourceError as error:
+                print(error)
+    """
+    environ = {**os.environ, "TMPDIR": str(tmp_path)}
+    ended = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], env=environ, capture_output=True, text=True, timeout=300
+    )
+    said = ended.stdout.splitlines()
+    assert [line.partition(" (Spark's own log: ")[0] for line in said] == [
+        "spark: Spark does not start, with master='local[x]': Could not parse Master URL: 'local[x]'",
+        "spark: Spark does not start, with master='nonsense': Master must either be yarn or start with spark, k8s, or "
+        "local",
+        "spark: Spark does not start, with conf={'spark.driver.memory': 'lots'}: Could not create the Java Virtual "
+        "Machine.",
+    ], ended.stderr
+
+
 def test_an_old_java_is_named(tmp_path, monkeypatch):
     old = tmp_path / "bin" / "java"
     old.parent.mkdir()
@@ -762,12 +810,17 @@ def test_another_session_cannot_be_had(spark):
         reading(lambda s: s.range(3), master="local[1]")
 
 
-def test_a_query_that_dies_says_why_in_a_sentence(folder, spark):
+@pytest.mark.parametrize("place", [None, "state"])
+def test_a_query_that_dies_says_why_in_a_sentence(folder, spark, place, capfd):
+    """With checkpoints it is tried four times: those that are made meanwhile do not make up for it."""
+
     def build(s):
         return stream(folder / "a")(s).selectExpr("t", "assert_true(id < 500, 'row too far') as no", "id")
 
     with pytest.raises(dt.DovetailError) as caught:
-        reading(build, trigger=NOW).run()
+        reading(build, trigger=NOW).run(checkpoint=place and folder / place, every="20ms")
+    assert caught.value.__cause__ is None, "it would be printed with all of Java's stacks"
+    assert capfd.readouterr().err.count("dovetail: going on from the last checkpoint in") == (3 if place else 0)
     text = str(caught.value)
     assert "read 's'" in text and "row too far" in text and "Spark's own log:" in text
     assert len(text.splitlines()) == 1, text
@@ -804,6 +857,19 @@ def test_a_run_that_is_stopped_stops_spark(folder, spark):
     job.wait()
     assert not spark.streams.active
     assert not [each for each in threading.enumerate() if each.name == "dovetail-spark"]
+
+
+def test_to_stop_while_spark_waits_for_room_writes_no_page_of_java(folder, spark):
+    began = os.path.getsize(session._Ours.log)
+    feed = source._Feed(stream(folder / "a")(spark), dt.spark(stream(folder / "a")).schema, NOW, {}, None, None)
+    feed.start({"batch": 0, "row": 0})
+    while len(feed.waiting) < source.AHEAD:
+        time.sleep(0.01)
+    feed.close()
+    assert feed.failure is None and not spark.streams.active
+    with open(session._Ours.log, errors="replace") as log:
+        log.seek(began)
+        assert not [line for line in log if "stream execution thread" in line or "FOREACH_BATCH" in line]
 
 
 # From within Spark --------------------------------------------------------------------------------------------------
@@ -932,6 +998,7 @@ WRONG_JOINS = {
     "whose": (lambda F, a, b: F.col("x") < b.x, "whose is 'x'?"),
     "a function": (lambda F, a, b: F.sqrt(a.x) < b.x, r"sqrt\(…\) has no counterpart"),
     "text": (lambda F, a, b: "x < 3", "say of which side a column is"),
+    "of Python's": (lambda F, a, b: F.udf(lambda x, y: True, "boolean")(a.x, b.x), "has no counterpart; let Spark"),
     "nothing": (lambda F, a, b: True, "is not a predicate"),
 }
 
@@ -952,16 +1019,43 @@ def test_whole_numbers_for_times_need_no_delay(spark):
     assert found.count() == sum(abs(i - j) <= 3 and 2 * i < 3 * j for i in range(10) for j in range(10))
 
 
+def test_constants_of_days_and_times_are_those_of_spark(spark):
+    from pyspark.sql import functions as F
+
+    one = spark.range(10).selectExpr("id as t", "date_add(date'2026-01-01', cast(id as int)) as day",
+                                     "timestamp_seconds(id) as at", "cast(id as decimal(9, 2)) as price")  # fmt: skip
+    two = spark.range(10).selectExpr("id as t")
+    for condition, least in ((one.day >= F.lit(date(2026, 1, 4)), 3), (one.price >= Decimal("3.50"), 4),
+                             (one.at >= F.lit(datetime(1970, 1, 1, 0, 0, 7, tzinfo=UTC)), 7)):  # fmt: skip
+        found = dt.spark_join(one, two, on=[condition, one.t <= two.t], window=dt.last(20), time="t")
+        assert found.count() == sum(i >= least and i <= j for i in range(10) for j in range(10))
+
+
+def test_results_that_are_there_are_removed_if_that_is_asked_for(spark, tmp_path):
+    one, two = (spark.range(3).selectExpr("id as t", f"id * {k} as x") for k in (2, 3))
+    both = {"on": "l.x < r.x", "window": dt.last(3), "time": "t", "output": tmp_path / "out"}
+    first = dt.spark_join(one, two, **both).count()
+    with pytest.raises(dt.FlowError, match="pass overwrite=True or another folder"):
+        dt.spark_join(one, two, **both)
+    assert dt.spark_join(one, two, overwrite=True, **both).count() == first
+
+
 def test_frames_that_cannot_be_joined(folder, spark, tmp_path):
     one, two = frames(folder, spark, streaming=False)
     moving, _ = frames(folder, spark, streaming=True)
     both = {"on": "l.x < r.x", "window": dt.last(3), "time": "t"}
     with pytest.raises(dt.FlowError, match="one DataFrame is a stream, and the other is not"):
         dt.spark_join(one, moving, **both)
-    with pytest.raises(dt.FlowError, match="left_df=3 is no DataFrame"):
+    with pytest.raises(dt.FlowError, match=r"left_df is a builtins\.int, and no DataFrame"):
         dt.spark_join(3, two, **both)
     with pytest.raises(dt.FlowError, match="trigger=.* and the DataFrames are no streams"):
         dt.spark_join(one, two, trigger=NOW, **both)
+    with pytest.raises(dt.FlowError, match="time=Column.*; give a column's name, or two"):
+        dt.spark_join(one, two, **{**both, "time": one.t})
+    with pytest.raises(dt.FlowError, match="output=5 is no path; give a folder for the results"):
+        dt.spark_join(one, two, output=5, **both)
+    with pytest.raises(dt.FlowError, match="output='/proc/out' cannot be made: No such file .*; give another folder"):
+        dt.spark_join(moving, moving, output="/proc/out", **both)
     with pytest.raises(dt.FlowError, match="checkpoint= without output="):
         dt.spark_join(one, two, checkpoint=str(tmp_path), **both)
     with pytest.raises(dt.FlowError, match="both frames have it"):

@@ -7,6 +7,7 @@ Spark's columns are trees like ours, of which most have a counterpart: compariso
 
 __all__ = ["expression_of"]
 
+import datetime
 from typing import Any
 
 from ...errors import PredicateError
@@ -29,7 +30,14 @@ def expression_of(column: Any, left_frame: Any, right_frame: Any) -> Expression:
         for i in range(output.size()):
             attribute = output.apply(i)
             owners.setdefault(attribute.exprId().id(), []).append((side, attribute.name()))
-    return _translated(column._jc.node(), str(column), owners)
+    from py4j.protocol import Py4JError
+
+    try:
+        return _translated(column._jc.node(), str(column), owners)
+    except Py4JError:
+        raise PredicateError(
+            f"on={column}: a part of it has no counterpart; let Spark compute it before, and compare that"
+        ) from None
 
 
 def _translated(node: Any, where: str, owners: dict[int, list[tuple[str, str]]]) -> Expression:
@@ -49,13 +57,25 @@ def _translated(node: Any, where: str, owners: dict[int, list[tuple[str, str]]])
             raise PredicateError(f"on={where}: whose is {attribute.name()!r}? {why}; say F.col('l.…') or F.col('r.…')")
         return _SIDES[found[0][0]][found[0][1]]
     if kind == "Literal":
-        return lit(node.value())
+        return lit(_constant(node.value()))
     if kind == "Cast":
         name = node.dataType().simpleString()
         return _translated(node.child(), where, owners).cast(_TYPES.get(name, name))
     if kind == "SqlExpression":
         return predicate_of(node.expression())
-    raise PredicateError(f"on={where}: {kind} has no counterpart; give it as text, or with dovetail's left and right")
+    raise PredicateError(
+        f"on={where}: {kind} has no counterpart; let Spark compute it before, with .withColumn(…), and compare that"
+    )
+
+
+def _constant(value: Any) -> Any:
+    """Return a constant as Python has it."""
+    kind = value.getClass().getName() if hasattr(value, "getClass") else ""
+    if kind == "java.sql.Date":
+        return datetime.date.fromisoformat(value.toString())
+    if kind == "java.sql.Timestamp":
+        return datetime.datetime.fromisoformat(value.toInstant().toString())
+    return value
 
 
 def _function(node: Any, where: str, owners: dict[int, list[tuple[str, str]]]) -> Expression:

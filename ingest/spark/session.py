@@ -87,6 +87,8 @@ class _Ours:
 def session_of(wanted: Wanted) -> Any:
     """Return the session that a source asks for; start it if there is none."""
     if wanted.session is not None:
+        if _is_stopped(wanted.session):
+            raise FlowError("spark: session= has been stopped; give one that runs, or none")
         return wanted.session
     check_installed()
     if _Ours.session is not None and not _is_alive(_Ours.session):
@@ -153,12 +155,24 @@ def _started(wanted: Wanted) -> Any:
     conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
     # As `SparkSession.builder` does it, but for where the output of the virtual machine goes.
     with open(_Ours.log, "ab") as log:
+        began = log.tell()
         try:
             gateway = launch_gateway(conf, {"stdout": log, "stderr": log})
             return SparkSession(SparkContext(conf=conf, gateway=gateway))
         except (PySparkException, OSError, py4j_error()) as error:
+            why = _last_words(_Ours.log, began) or _sentence(error)  # an error cannot be read without its machine
             _drop()
-            raise SourceError(f"spark: Spark does not start: {_sentence(error)}{_see_log()}") from error
+            raise SourceError(f"spark: Spark does not start, with {_said(wanted)}: {why}{_see_log()}") from None
+
+
+def _last_words(log: str, began: int) -> str:
+    """Return why a virtual machine has ended before anybody could ask it, as it has written since."""
+    with open(log, errors="replace") as file:
+        file.seek(began)
+        lines = [line.strip() for line in file if re.match(r"Error: |Exception in thread \"main\" |Caused by: ", line)]
+    if not lines or lines[0].startswith("Error: "):
+        return lines[0].removeprefix("Error: ") if lines else ""
+    return _JAVA_NAME.sub("", lines[-1].removeprefix('Exception in thread "main" '))
 
 
 def _find_java() -> None:
@@ -178,7 +192,7 @@ def _connected(wanted: Wanted) -> Any:
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
-    if str(wanted.remote).startswith("local"):  # a server of this process's own
+    if re.fullmatch(r"local(\[.*\])?", str(wanted.remote)):  # a server of this process's own
         _find_java()
     else:
         _check_there(str(wanted.remote))
@@ -190,9 +204,9 @@ def _connected(wanted: Wanted) -> Any:
         _ = session.version
         _give_up_soon(session)
         return session
-    except (PySparkException, ImportError) as error:
+    except (PySparkException, ImportError, py4j_error()) as error:
         way = "; pip install 'pyspark[connect]'" if isinstance(error, ImportError) else ""
-        raise SourceError(f"spark: remote={wanted.remote!r} cannot be used: {_sentence(error)}{way}") from error
+        raise SourceError(f"spark: remote={wanted.remote!r} cannot be used: {_sentence(error)}{way}") from None
 
 
 def _check_there(remote: str) -> None:
@@ -214,6 +228,13 @@ def _give_up_soon(session: Any) -> None:
     from pyspark.sql.connect.client.retries import DefaultPolicy
 
     session.client.set_retry_policies([DefaultPolicy(max_retries=5)])
+
+
+def _is_stopped(session: Any) -> bool:
+    """Tell whether somebody has stopped a session that was given."""
+    if hasattr(type(session), "is_stopped"):
+        return bool(session.is_stopped)
+    return session.sparkContext._jsc is None
 
 
 def _is_alive(session: Any) -> bool:
@@ -285,12 +306,10 @@ def py4j_error() -> type[Exception]:
 
 
 def failure(error: BaseException, where: str = "") -> DovetailError:
-    """Return what is to be raised for an error of Spark's."""
+    """Return what is to be raised for an error of Spark's: in place of it, as its own text is pages of Java."""
     if isinstance(error, DovetailError):
         return error
-    found = lost() if is_lost(error) else SourceError(f"spark: {where}{told(error)}")
-    found.__cause__ = error
-    return found
+    return lost() if is_lost(error) else SourceError(f"spark: {where}{told(error)}")
 
 
 def lost() -> TransportError:
@@ -298,10 +317,13 @@ def lost() -> TransportError:
     return TransportError(f"spark: the Java virtual machine of Spark is gone{_see_log()}")
 
 
+_JAVA_NAME = re.compile(r"^(?:Caused by)?:? ?(?:[\w$]+\.)*[\w$]*(?:Exception|Error): ")
+
+
 def _sentence(error: BaseException) -> str:
     """Find what an error says to people: what Spark itself says of the cause, without Java's classes and its stack."""
     lines = [line.strip() for line in str(error).splitlines() if not line.startswith(("\tat ", "JVM stacktrace"))]
-    said = [re.sub(r"^(?:Caused by)?:? ?(?:[\w$]+\.)*[\w$]*(?:Exception|Error): ", "", line) for line in lines if line]
+    said = [_JAVA_NAME.sub("", line) for line in lines if line]
     said = [line for line in said if not line.startswith(_EMPTY)] or [type(error).__name__]
     trace = str(error).partition("Traceback (most recent call last)")[2]  # of a Python function within Spark
     if python := re.findall(r"^(?:\w+\.)*(\w*(?:Error|Exception): .+)$", trace, re.MULTILINE):

@@ -40,13 +40,16 @@ from .._common import BatchReader, check_unique, difference, pick
 from .handover import way_of
 from .ledger import Ledger
 from .remote import Line, is_remote
-from .session import Wanted, failure, is_lost, lost, py4j_error, session_of, told
+from .session import Wanted, failure, py4j_error, session_of, told
 
 AHEAD = 2
 """Micro-batches that wait for the flow, at most: one that it takes from, and one behind it."""
 
 LOOK_SECONDS = 0.05
 """Between two looks at whether a query still runs: each is a call into the virtual machine."""
+
+STOP_SECONDS = 5.0
+"""How long a micro-batch that comes to a flow that has ended waits for Spark to know, at most."""
 
 _TRIGGERS = ("processingTime", "availableNow", "once")
 
@@ -87,7 +90,7 @@ def spark(
     if trigger is not None:
         _check_trigger(trigger)
     if options is not None and not isinstance(options, Mapping):
-        raise FlowError(f"spark: options={options!r} is no dict of settings, such as {{'maxFilesPerTrigger': 1}}")
+        raise FlowError(f"spark: options={options!r} is no dict of settings of a query, as for writeStream.options(…)")
     for name in options or {}:
         if not isinstance(name, str) or name.lower() == "checkpointlocation":
             raise FlowError(
@@ -149,19 +152,17 @@ class SparkSource:
         return _SparkReader(feed, start)
 
     def _frame(self) -> Any:
+        session = session_of(self._wanted)
         from pyspark.errors import PySparkException
 
-        session = session_of(self._wanted)
         try:
             frame = self._build(session)
             streaming = frame.isStreaming if hasattr(type(frame), "isStreaming") else None
-        except PySparkException as error:
-            raise SourceError(f"spark: {origin(self._build)}: {told(error)}") from error
+        except (PySparkException, py4j_error()) as error:
+            raise failure(error, f"{origin(self._build)}: ") from None
         except DovetailError:
             raise
         except Exception as error:  # the user's function may raise anything
-            if isinstance(error, py4j_error()) and is_lost(error):
-                raise lost() from error
             raise UserFunctionError(f"{origin(self._build)} raised {type(error).__name__}: {error}") from error
         if streaming is None:
             raise FlowError(
@@ -184,19 +185,34 @@ def _schema_of(frame: Any) -> pa.Schema:
     try:
         spark_fields = list(frame.schema)
     except (PySparkException, OSError, py4j_error()) as error:
-        raise failure(error) from error
+        raise failure(error) from None
     for field in spark_fields:
         try:
             kind = to_arrow_type(field.dataType, error_on_duplicated_field_names_in_struct=True, timezone="UTC")
-        except PySparkException as error:
+        except (PySparkException, ValueError):  # the latter of a list of nothing, which is of no type
             raise UnsupportedError(
                 f"spark: column {field.name!r} is {field.dataType.simpleString()}, which Arrow has no type for; "
                 "leave it out with .drop(...), or cast it"
-            ) from error
+            ) from None
         fields.append(pa.field(field.name, kind))
-    schema = pa.schema(fields)
+    schema = _all_nullable(pa.schema(fields))
     check_unique("spark", schema)
     return schema
+
+
+def _nullable(kind: pa.DataType) -> pa.DataType:
+    """Return a type whose parts may be null, as all columns may: not every sink takes others."""
+    if pa.types.is_struct(kind):
+        return pa.struct([(part.name, _nullable(part.type)) for part in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(pa.field(kind.value_field.name, _nullable(kind.value_type)))
+    if pa.types.is_map(kind):
+        return pa.map_(_nullable(kind.key_type), _nullable(kind.item_type))
+    return kind
+
+
+def _all_nullable(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([(column.name, _nullable(column.type)) for column in schema])
 
 
 def spark_schema(schema: pa.Schema) -> Any:
@@ -207,11 +223,21 @@ def spark_schema(schema: pa.Schema) -> Any:
     try:
         return from_arrow_schema(schema)
     except PySparkException as error:
-        raise UnsupportedError(f"spark: {told(error)}") from error
+        raise UnsupportedError(f"spark: {told(error)}") from None
 
 
-class _Stopped(Exception):
-    """Tells Spark that its micro-batch is not wanted any more."""
+class _RefusedError(Exception):
+    """Tells Spark that a micro-batch was not taken; what went wrong is kept here. Its text is short, as Spark puts it
+    through a regular expression that does not end well with long ones."""
+
+
+class _StoppedError(Exception):
+    """Tells Spark that its micro-batch is not wanted any more, as it is being stopped."""
+
+
+# So Spark knows what comes of its own interruption through Python, which it does not write to anybody's terminal.
+_StoppedError.__module__, _StoppedError.__qualname__ = "py4j.protocol", "Py4JJavaError"
+_INTERRUPTED = "An error occurred while calling the flow: java.lang.InterruptedException: it was stopped"
 
 
 class _Feed:
@@ -221,7 +247,12 @@ class _Feed:
         self, frame: Any, wanted: pa.Schema, trigger: dict[str, Any], options: dict[str, Any], folder: str | None,
         time: str | None,
     ) -> None:  # fmt: skip
-        self.frame = frame.select(*(_quoted(name) for name in wanted.names))
+        from pyspark.errors import PySparkException
+
+        try:
+            self.frame = frame.select(*(_quoted(name) for name in wanted.names))
+        except PySparkException as error:
+            raise failure(error) from None
         self.wanted, self.trigger, self.options, self.time = wanted, trigger, options, time
         self.ledger = None if folder is None else Ledger(folder, "spark")
         self.remote = is_remote(frame)
@@ -266,7 +297,7 @@ class _Feed:
                 take = self._taking(way_of(self.frame))
             self.query = writer.foreachBatch(take).start()
         except (PySparkException, OSError, py4j_error()) as error:
-            raise failure(error, "the query does not start: ") from error
+            raise failure(error, "the query does not start: ") from None
 
     def _read_all(self) -> None:
         with contextlib.suppress(Exception):  # it is kept, and raised where somebody reads
@@ -280,11 +311,11 @@ class _Feed:
         """Take a micro-batch; return when there is room for another."""
         with self.changed:
             if self.closed:
-                raise _Stopped
+                raise self._stopped()
             self.taking = True
         try:
             table = rows()
-            if how := difference(table.schema, self.wanted):
+            if how := difference(_all_nullable(table.schema), self.wanted):
                 raise SourceError(f"spark: micro-batch {number} differs from the DataFrame that was begun with: {how}")
             table = _sorted(table.select(self.wanted.names).cast(self.wanted), self.time)
             if self.ledger is not None:
@@ -294,15 +325,26 @@ class _Feed:
             with self.changed:
                 self.waiting.append((number, table))
                 self.changed.wait_for(lambda: self.closed or len(self.waiting) < AHEAD)
-                if self.closed:
-                    raise _Stopped
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - it is kept, and raised where somebody reads
+            if self.closed:
+                raise self._stopped() from None
             self.failure = self.failure or error
-            raise
+            raise _RefusedError(f"{type(error).__name__}: {str(error)[:200]}") from None
         finally:
             with self.changed:
                 self.taking = False
                 self.changed.notify_all()
+
+    def _stopped(self) -> Exception:
+        """Return what Spark is told where it brings a micro-batch to a flow that has ended; when it knows that itself.
+
+        A micro-batch that was not kept must not be noted as done.
+        """
+        began = time.monotonic()
+        with contextlib.suppress(Exception):  # it is over
+            while self.query is not None and self.query.isActive and time.monotonic() - began < STOP_SECONDS:
+                time.sleep(LOOK_SECONDS / 5)
+        return _StoppedError(_INTERRUPTED)
 
     def batches(self, position: Mapping[str, int]) -> Generator[tuple[pa.RecordBatch | None, Any], None, None]:
         """Yield batches, each with the position behind it; None where nothing is there yet."""
@@ -368,7 +410,7 @@ class _Feed:
                 over = not self.query.isActive
                 failed = self.query.exception() if over else None
             except (PySparkException, OSError, py4j_error()) as error:
-                raise failure(error) from error
+                raise failure(error) from None
             if failed is not None:
                 raise failure(self.failure or failed)
         if self.failure is not None:  # it came meanwhile
