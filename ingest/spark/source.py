@@ -310,9 +310,10 @@ class _Feed:
     def _keep(self, rows: Callable[[], pa.Table], number: int) -> None:
         """Take a micro-batch; return when there is room for another."""
         with self.changed:
-            if self.closed:
-                raise self._stopped()
-            self.taking = True
+            over = self.closed
+            self.taking = self.taking or not over
+        if over:
+            raise self._stopped()
         try:
             table = rows()
             if how := difference(_all_nullable(table.schema), self.wanted):
