@@ -30,6 +30,7 @@ from .engine.jobs import JobFolder, ask, clean, known_jobs, serving
 from .engine.supervisor import detach, supervise, under_supervision
 from .errors import DovetailError, FlowError, JobError, nearest
 from .monitoring import Progress, job_details, job_table
+from .operators.times import parse_duration
 
 STATUS_PATIENCE = 3.0
 """Seconds that `status` waits for a job: it answers between two batches."""
@@ -117,8 +118,7 @@ def _explain(given: argparse.Namespace, _: Sequence[str]) -> int:
 
 
 def _run(given: argparse.Namespace, arguments: Sequence[str]) -> int:
-    if given.under is not None:
-        under_supervision(JobFolder(given.under))
+    trail = None if given.under is None else under_supervision(JobFolder(given.under))
     flow = load(given.flow)
     progress = None if given.quiet or given.under else Progress(sys.stderr)
     rescaled = JobFolder(given.under).read("rescaled") if given.under else None
@@ -131,7 +131,7 @@ def _run(given: argparse.Namespace, arguments: Sequence[str]) -> int:
     mailbox = Mailbox()
     try:
         with serving(folder, mailbox):
-            result = go(mailbox)
+            result = go(mailbox, trail)
         folder.end(result.outcome, str(result))
     except DovetailError as error:
         folder.end("failed", _said(error))
@@ -188,7 +188,8 @@ def _supervise(given: argparse.Namespace, _: Sequence[str]) -> int:
     asked = _parser().parse_args(run)
     command = [sys.executable, "-m", "dovetail", *(word for word in run if word != "--detach"), "--under", given.name]
     about = _about(asked, run)
-    return supervise(given.name, command, about, about["checkpoints"])
+    every = float(parse_duration(asked.every, "--every"))  # is one, or there would be no supervisor
+    return supervise(given.name, command, about, about["checkpoints"], every)
 
 
 def _status(given: argparse.Namespace, _: Sequence[str]) -> int:

@@ -3,7 +3,8 @@
 Problem: a run must go on by itself after a crash, but not for ever with an input that makes it crash. Idea: a failure
 is answered by going back to the last checkpoint, a little later each time; a checkpoint behind the rows that had been
 read when it came proves that the flow got past the place, and all is forgiven; some failures without one, and it is
-given up. To have made a checkpoint is not enough: one input may go on for ever beside another that fails.
+given up. To have made a checkpoint is not enough: one input may go on for ever beside another that fails. And an
+attempt that went on for long is past it too: a quiet input may bring no row for months, and prove nothing by them.
 
 A pure machine: it reads no clock and touches nothing.
 """
@@ -15,6 +16,10 @@ from dataclasses import dataclass, field
 
 MOST_ATTEMPTS = 4
 """Attempts at the same place before a failure is taken to be the input's, and to come again for ever."""
+
+CALM_SECONDS = 600.0
+"""Seconds that an attempt has gone on, or twice `every`, after which what fails is something new: the same thing would
+have come sooner, as no attempt has more to do again than what was done in `every`."""
 
 FIRST_PAUSE = 0.1
 """Seconds before the second attempt; each later one waits twice as long."""
@@ -35,7 +40,7 @@ class Coordinator:
     (True, 8, False)
     >>> run.durable(8); run.due(10.5), run.due(11.0)
     (False, True)
-    >>> [run.failed({"fares": 61}) for _ in range(4)]
+    >>> [run.failed(now, {"fares": 61}) for now in (12.0, 13.0, 14.0, 15.0)]
     [0.1, 0.2, 0.4, None]
     """
 
@@ -45,9 +50,15 @@ class Coordinator:
     next: int = 0  # the number of the next one; no number is used twice, whatever became of the first
     under_way: int | None = None  # a checkpoint that is being written
     last_begun: float = float("-inf")
+    attempt_begun: float = float("inf")
     read: Mapping[str, int] = field(default_factory=dict)  # rows of each source that are in the one being written
     failures: int = 0  # that the flow has not got past
     to_pass: dict[str, int] = field(default_factory=dict)  # rows of each source with which it would have
+
+    @property
+    def place(self) -> str:
+        """Say from where on attempts are made."""
+        return "from the beginning" if self.number is None else f"from checkpoint {self.number} on"
 
     def due(self, now: float) -> bool:
         """Tell whether a checkpoint should begin: `every` seconds after the last one began, if that is durable."""
@@ -63,30 +74,32 @@ class Coordinator:
     def durable(self, number: int) -> None:
         """A checkpoint is durable."""
         assert number == self.under_way, (number, self.under_way)
-        self.number, self.under_way = number, None
-        if all(self.read.get(source, 0) >= rows for source, rows in self.to_pass.items()):
-            self._forgive()
+        self.under_way = None
+        self.reached(number, self.read)
 
-    def reached(self, number: int | None) -> None:
-        """Somebody else has made checkpoints up to this one."""
+    def reached(self, number: int | None, read: Mapping[str, int]) -> None:
+        """The last checkpoint is this one, whoever has made it, and has so many rows of each source."""
         if number != self.number:
             self.number = number
-            self._forgive()
+            if all(read.get(source, 0) >= rows for source, rows in self.to_pass.items()):
+                self._forgive()
 
     def _forgive(self) -> None:
         self.failures, self.to_pass = 0, {}
 
-    def begin_again(self) -> None:
+    def begin_again(self, now: float) -> None:
         """Another attempt begins, at the last checkpoint."""
-        self.under_way, self.last_begun = None, float("-inf")
+        self.under_way, self.last_begun, self.attempt_begun = None, float("-inf"), now
         self.generation += 1
 
-    def failed(self, to_pass: Mapping[str, int] | None = None) -> float | None:
+    def failed(self, now: float, to_pass: Mapping[str, int] | None = None) -> float | None:
         """An attempt has failed: return after how many seconds to begin the next one, or None to give up.
 
         `to_pass`: of how many rows of each source a checkpoint would prove that the flow has got past it.
         """
-        self.begin_again()
+        if now - self.attempt_begun >= max(CALM_SECONDS, 2 * self.every):
+            self._forgive()
+        self.begin_again(now)
         self.failures += 1
         for source, rows in (to_pass or {}).items():
             self.to_pass[source] = max(rows, self.to_pass.get(source, 0))

@@ -54,6 +54,7 @@ from .keeper import keeping
 from .physical import MOST_WORKERS
 from .result import Result
 from .run import Status, run
+from .trail import Trail
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -182,7 +183,7 @@ class Flow:
         self, workers: int, checkpoint: str | os.PathLike[str] | None, fresh: bool,
         savepoint: str | os.PathLike[str] | None, every: Any, options: Options | None,
         progress: Callable[[Status], None] | None,
-    ) -> Callable[[Mailbox], Result]:  # fmt: skip
+    ) -> Callable[..., Result]:  # fmt: skip
         """Check everything that can be checked before the start; return what starts."""
         self._checked(workers)
         if options is not None and not isinstance(options, Options):
@@ -207,12 +208,12 @@ class Flow:
         processes = 0 if workers == 1 else workers
         sinks, chosen = self._sinks(), options or Options.from_environment()
 
-        def go(mailbox: Mailbox) -> Result:
+        def go(mailbox: Mailbox, trail: Trail | None = None) -> Result:
             if checkpoint is None:
                 return run(self.name, sinks, chosen, seconds, progress, processes, None, mailbox)
             begin = None if savepoint is None else os.fspath(savepoint)
             folder = os.fspath(checkpoint)
-            with keeping(self.name, sinks, folder, seconds, fresh=fresh, savepoint=begin) as keeper:
+            with keeping(self.name, sinks, folder, seconds, fresh=fresh, savepoint=begin, trail=trail) as keeper:
                 return run(self.name, sinks, chosen, seconds, progress, processes, keeper, mailbox)
 
         return go

@@ -7,7 +7,7 @@ was killed must not look alive. Idea: each job has a folder of its own, beside t
 - `job.json`: what runs, where, since when, with which checkpoint folder; `end.json`: how it ended;
 - `control.sock`: where it answers. A socket in a folder that only this user can enter: nobody else can reach it, from
   this machine or another. Questions are JSON, of bounded length; nothing is unpickled;
-- `log`: of a job that runs detached, what it would write on a terminal.
+- `log`, `trail`: of a job that runs detached, what it would write on a terminal, and how far it has come.
 
 An answer that never comes, since the job died meanwhile, is noticed by the lock, or by another process answering.
 """
@@ -63,7 +63,7 @@ class JobFolder:
 
     def forget(self) -> None:
         """Remove what is known of the one that had this name before."""
-        for name in ("end.json", "control.sock", "head", "log", "rescaled"):
+        for name in ("end.json", "control.sock", "head", "log", "rescaled", "trail"):
             (self.path / name).unlink(missing_ok=True)
 
     def claim(self, about: dict[str, Any]) -> bool:

@@ -30,6 +30,7 @@ from .graph import (
     WriteNode,
     reachable,
 )
+from .trail import Trail
 
 
 def new_lineage(name: str, draw: Callable[[], uuid.UUID] = uuid.uuid4) -> str:
@@ -97,7 +98,7 @@ class Saver:
 def keeping(
     name: str, sinks: Sequence[WriteNode], folder: str, every: float, *, fresh: bool = False,
     savepoint: str | None = None, disk: Disk | None = None, saver: Any = None,
-    draw: Callable[[], uuid.UUID] = uuid.uuid4,
+    draw: Callable[[], uuid.UUID] = uuid.uuid4, trail: Trail | None = None,
 ) -> Iterator["Keeper"]:  # fmt: skip
     """Hold a folder of checkpoints for a run; a new one can begin with a savepoint."""
     nodes = reachable(list(sinks))
@@ -121,7 +122,7 @@ def keeping(
             sys.stderr.write(
                 f"dovetail: flow {name!r} {how}, by checkpoint {checkpoints.latest.number} in {folder}{begun}\n"
             )
-        keeper = Keeper(checkpoints, every, saver, name, draw)
+        keeper = Keeper(checkpoints, every, saver, name, draw, Trail() if trail is None else trail)
         try:
             yield keeper
         finally:
@@ -163,9 +164,10 @@ class Keeper:
     """Makes checkpoints of a run, and says whether a failed attempt is followed by another."""
 
     def __init__(
-        self, checkpoints: Checkpoints, every: float, saver: Any, name: str, draw: Callable[[], uuid.UUID]
-    ) -> None:
-        self.checkpoints, self.saver = checkpoints, Saver(every) if saver is None else saver
+        self, checkpoints: Checkpoints, every: float, saver: Any, name: str, draw: Callable[[], uuid.UUID],
+        trail: Trail,
+    ) -> None:  # fmt: skip
+        self.checkpoints, self.saver, self.trail = checkpoints, Saver(every) if saver is None else saver, trail
         latest = checkpoints.latest
         begins = latest is None or latest.begun == latest.title  # anew, or with a savepoint
         self.lineage = new_lineage(name, draw) if latest is None or begins else latest.lineage
@@ -225,6 +227,7 @@ class Keeper:
                 "make room there, or give another folder"
             ) from error
         self.coordinator.durable(number)
+        self.trail.durable(self.coordinator.read)
         return number
 
     @property
@@ -238,23 +241,22 @@ class Keeper:
         """The last epoch that sinks may have shown; None if nobody knows."""
         return self.checkpoints.shown
 
-    def rescaled(self) -> None:
+    def rescaled(self, now: float) -> None:
         """The next attempt has another number of workers; this one did not fail."""
         self.saver.abandon()
-        self.coordinator.begin_again()
+        self.coordinator.begin_again(now)
 
-    def failed(self, error: DovetailError, since: str, to_pass: Mapping[str, int]) -> float | None:
-        """An attempt has failed: return after how many seconds to try again, or None to give up.
-
-        `since`: the rows that were read since the last checkpoint, in words. `to_pass`: see `Coordinator.failed`.
-        """
+    def failed(self, now: float, error: DovetailError) -> float | None:
+        """An attempt has failed: return after how many seconds to try again, or None to give up."""
         self.saver.abandon()
-        self.coordinator.number = self.number  # one may have become durable meanwhile
-        pause = self.coordinator.failed(to_pass)
+        if self.number != self.coordinator.number:  # one has become durable meanwhile; perhaps that is what failed
+            self.coordinator.number = self.number
+            self.trail.durable(self.coordinator.read)
+        pause = self.coordinator.failed(now, self.trail.to_pass)
         if pause is None:
-            place = "from the beginning" if self.number is None else f"from checkpoint {self.number} on"
             error.add_note(
-                f"This was the {self.coordinator.failures}th attempt that came no further, {place} ({since}), so it is "
+                f"This was the {self.coordinator.failures}th attempt that came no further, {self.coordinator.place} "
+                f"({self.trail.since_checkpoint()}), so it is "
                 "not tried again. What sinks have shown is right and stays; run again with "
                 f"checkpoint={self.checkpoints.folder!r} to go on from there."
             )

@@ -41,6 +41,7 @@ from .processes import Processes
 from .reading import SourceState, due_in, idle_floor, next_source
 from .result import Result, StepReport
 from .tasks import EPOCH_BYTES, JoinTask, ReadTask, SinkTask, Task, make_task, say_where
+from .trail import Trail
 
 PROGRESS_SECONDS = 0.5
 
@@ -198,12 +199,11 @@ class Runner:
         self.interrupted: Callable[[], bool] = lambda: False
         self.opened = False
         self.moved = False  # off where it began: before that there is nothing to make a checkpoint of
-        self.failed_source: str | None = None
         self.stopping: Question | None = None
         reads = {id(task.node): SourceState(task) for task in self.graph.tasks if isinstance(task, ReadTask)}
         self.groups = [[reads[id(node)] for node in group] for group in source_groups(sinks)]
         self.sinks = [task for task in self.graph.tasks if isinstance(task, SinkTask)]
-        self.rows_at: dict[int, dict[str, int]] = {}  # how many each source had brought, by checkpoint
+        self.trail = Trail() if keeper is None else keeper.trail
         if keeper is not None:
             self._remember(keeper)
         self.started = self.committed = self.shown = self.clock()
@@ -249,8 +249,7 @@ class Runner:
                 join.open(self.workers, at)
         for state in self._sources():
             state.begin(self.clock())
-        if number is not None:
-            self._note_rows(number, self._rows_of_sources())
+        self.trail.begin(self._rows_of_sources())
         if self.keeper is not None and number is None:
             self.checkpoint()
         self.opened = True
@@ -364,9 +363,7 @@ class Runner:
             if not all(join.idle for join in self.joins):
                 assert self.workers is not None
                 self.workers.wait(self.options.poll_seconds)
-        read = self._rows_of_sources()
-        number, known, files = keeper.begin(self.clock(), read), {}, []
-        self._note_rows(number, read)
+        number, known, files = keeper.begin(self.clock(), self._rows_of_sources()), {}, []
         for task in self.graph.tasks:
             with _Told(task.node):
                 if isinstance(task, SinkTask):
@@ -380,29 +377,8 @@ class Runner:
         if wait and (number := keeper.wait()) is not None:
             self._announce(number)
 
-    def _note_rows(self, number: int, read: dict[str, int]) -> None:
-        self.rows_at = {at: rows for at, rows in self.rows_at.items() if at >= number - 1}
-        self.rows_at[number] = read
-
     def _rows_of_sources(self) -> dict[str, int]:
         return {state.task.node.label: state.task.rows_in for state in self._sources()}
-
-    def to_pass(self) -> dict[str, int]:
-        """Return how many rows of each source must be read for this attempt's failure to be got past.
-
-        Those that had been read; of a source that failed itself, one more.
-        """
-        return {label: rows + (label == self.failed_source) for label, rows in self._rows_of_sources().items()}
-
-    def read_since(self, number: int | None) -> str:
-        """Say which rows sources have brought since a checkpoint."""
-        before = self.rows_at.get(-1 if number is None else number, {})
-        parts = []
-        for state in self._sources():
-            label, rows = state.task.node.label, state.task.rows_in
-            if rows > before.get(label, 0):
-                parts.append(f"rows {before.get(label, 0):,} to {rows:,} of {label}")
-        return ", ".join(parts) or "no rows"
 
     def _announce(self, number: int) -> None:
         for task in self.graph.tasks:
@@ -545,13 +521,11 @@ class Runner:
 
     def _read(self, state: SourceState, group: list[SourceState]) -> bool:
         task = state.task
-        place = task.place
-        try:
-            with _Told(task.node):
-                batch = task.read()
-        except DovetailError:
-            self.failed_source = task.node.label
-            raise
+        place, label = task.place, task.node.label
+        self.trail.needs(label, task.rows_in + 1)  # if this fails
+        with _Told(task.node):
+            batch = task.read()
+        self.trail.needs(label, task.rows_in)
         self.moved |= batch is not None or task.place != place
         if batch is None:
             return self._silent(state, group)
@@ -608,7 +582,7 @@ def run(
             except _Rescaled as change:
                 workers, rescaled, before = 0 if change.workers == 1 else change.workers, change.answer, None
                 assert keeper is not None
-                keeper.rescaled()
+                keeper.rescaled(around.clock())
             except DovetailError as error:
                 if before not in (None, str(error)):
                     error.add_note(f"It was another attempt, after this: {before}")
@@ -616,7 +590,7 @@ def run(
                 ran = ran or (runner is not None and runner.opened)
                 if keeper is None or runner is None or not (ran or isinstance(error, WorkerError | TransportError)):
                     raise
-                pause = keeper.failed(error, runner.read_since(keeper.number), runner.to_pass())
+                pause = keeper.failed(around.clock(), error)
                 before = str(error)
                 if pause is None:
                     raise

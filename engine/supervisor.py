@@ -2,8 +2,8 @@
 
 Problem: a run goes on by itself when a worker dies, but when the process dies that reads, orders and writes, somebody
 else must begin it anew. Idea: a process that does nothing but that. It starts the run, waits, and starts it again from
-the last checkpoint: a little later each time, and not for ever if it gets no further (`Coordinator`). A run that is
-stopped or stuck, so that it does not beat, is killed first (watch.py).
+the last checkpoint: a little later each time, and not for ever if it gets no further (`Coordinator`), by what the run
+has left of its way (trail.py). A run that is stopped or stuck, so that it does not beat, is killed first (watch.py).
 
 The run dies with its supervisor (PR_SET_PDEATHSIG), and workers with the run; so the whole job is gone when any of them
 is killed and nobody is left to go on, and whoever starts it again finds everything in the checkpoint folder.
@@ -26,10 +26,14 @@ from ..config import Options
 from ..errors import JobError
 from .coordinator import Coordinator
 from .jobs import JobFolder, ask
+from .trail import Trail
 from .watch import Watch
 from .worker import Pulse, die_with
 
 LOOK_SECONDS = 0.25
+
+TRAIL = "trail"
+"""The file in the job's folder that says how far the run has come."""
 
 
 def detach(folder: JobFolder, command: list[str]) -> None:
@@ -49,8 +53,11 @@ def detach(folder: JobFolder, command: list[str]) -> None:
         raise JobError(f"job {folder.name!r} did not start; its supervisor said:\n{_tail(folder.path / 'log.new')}")
 
 
-def supervise(name: str, command: list[str], about: dict[str, Any], checkpoint: str | None) -> int:
-    """Be the supervisor of a job: run a command until it has said how it ended. Return the exit code."""
+def supervise(name: str, command: list[str], about: dict[str, Any], checkpoint: str | None, every: float) -> int:
+    """Be the supervisor of a job: run a command until it has said how it ended. Return the exit code.
+
+    `checkpoint`: the folder of its checkpoints; `every`: seconds between two of them.
+    """
     folder = JobFolder(name)
     if not folder.claim(about):
         raise JobError(f"job {name!r} runs already; stop it first, or give another --name")
@@ -58,14 +65,14 @@ def supervise(name: str, command: list[str], about: dict[str, Any], checkpoint: 
     if new.exists():
         os.replace(new, folder.path / "log")  # this process writes to it already
     try:
-        return _Supervisor(folder, command, checkpoint).run()
+        return _Supervisor(folder, command, checkpoint, every).run()
     finally:
         folder.release()
 
 
 class _Supervisor:
-    def __init__(self, folder: JobFolder, command: list[str], checkpoint: str | None) -> None:
-        self.folder, self.command, self.checkpoint = folder, command, checkpoint
+    def __init__(self, folder: JobFolder, command: list[str], checkpoint: str | None, every: float) -> None:
+        self.folder, self.command, self.checkpoint, self.every = folder, command, checkpoint, every
         self.child: subprocess.Popen[bytes] | None = None
         self.told = False  # to stop
         self.pulse = Pulse(folder.path, 1)
@@ -78,15 +85,17 @@ class _Supervisor:
             self.child.send_signal(signal.SIGTERM)
 
     def run(self) -> int:
-        decides = Coordinator(every=0.0, number=_last_checkpoint(self.checkpoint))
+        decides = Coordinator(self.every, _last_checkpoint(self.checkpoint))
         while True:
             how = self._attempt()
             if (end := self.folder.read("end.json")) is not None:
                 return 0 if end["outcome"] in ("finished", "stopped") else 1
-            decides.reached(_last_checkpoint(self.checkpoint))
-            pause = None if self.checkpoint is None or self.told else decides.failed()
+            trail = Trail.left(self.folder.path / TRAIL)
+            decides.reached(_last_checkpoint(self.checkpoint), trail.kept)
+            can_go_on = self.checkpoint is not None and not self.told
+            pause = decides.failed(time.monotonic(), trail.to_pass) if can_go_on else None
             if pause is None:
-                self.folder.end("died", self._epitaph(how, decides))
+                self.folder.end("died", self._epitaph(how, decides, trail))
                 return 1
             print(f"dovetail: the run {how}; going on from the last checkpoint in {pause:g} s", flush=True)
             time.sleep(pause)
@@ -110,20 +119,20 @@ class _Supervisor:
             return f"{silent[0][1]}; it was killed"
         return f"died of signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"ended with exit code {code}"
 
-    def _epitaph(self, how: str, decides: Coordinator) -> str:
+    def _epitaph(self, how: str, decides: Coordinator, trail: Trail) -> str:
         last = _tail(self.folder.path / "log")
         if self.checkpoint is None:
             return f"the run {how}, and without --checkpoint nothing is known to go on from; the last it wrote:\n{last}"
         if self.told:
             return f"the run {how} while it was being stopped; start it again to go on from its last checkpoint"
         return (
-            f"the run {how}, for the {decides.failures}th time from checkpoint {decides.number} on, so it is not "
-            f"started again; the last it wrote:\n{last}"
+            f"the run {how}. This was the {decides.failures}th attempt that came no further, {decides.place} "
+            f"({trail.since_checkpoint()}), so it is not started again; the last it wrote:\n{last}"
         )
 
 
-def under_supervision(folder: JobFolder) -> None:
-    """Make this process one that dies with its supervisor, and beats for it."""
+def under_supervision(folder: JobFolder) -> Trail:
+    """Make this process one that dies with its supervisor, and beats for it; return where it is to leave its trail."""
     about = folder.read("job.json")
     assert about is not None
     die_with(about["pid"])
@@ -131,6 +140,7 @@ def under_supervision(folder: JobFolder) -> None:
     pulse = Pulse(folder.path, 1)
     pulse.computing(0, True)  # it is not asked; that it beats is enough
     pulse.go_on(0)
+    return Trail(folder.path / TRAIL)
 
 
 def _last_checkpoint(folder: str | None) -> int | None:

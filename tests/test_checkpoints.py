@@ -26,11 +26,12 @@ import pytest
 from dovetail import left, right
 from dovetail.disk import Disk
 from dovetail.engine.checkpoints import JOINED_ROWS, PIECE_BYTES, Checkpoints, FlowMark, _grouped, _packed, _unpacked
-from dovetail.engine.coordinator import MOST_ATTEMPTS, Coordinator
+from dovetail.engine.coordinator import CALM_SECONDS, MOST_ATTEMPTS, Coordinator
 from dovetail.engine.keeper import Saver
 from dovetail.engine.run import Runner
 from dovetail.engine.snapshots import decode, encode
 from dovetail.engine.tasks import EPOCH_BYTES
+from dovetail.engine.trail import Trail
 from dovetail.operators.contracts import Rows
 
 ROWS = 1500
@@ -236,24 +237,69 @@ def test_the_coordinator_forgives_whoever_gets_past_the_place():
     assert run.begin(0.0, {"one": 0}) == 0
     run.durable(0)
     for n in range(1, 10):
-        assert run.failed({"one": 10 * n}) == 0.1, "each attempt got past where the one before it had failed"
+        assert run.failed(0.0, {"one": 10 * n}) == 0.1, "each attempt got past where the one before it had failed"
         assert run.due(0.0)
         assert run.begin(0.0, {"one": 10 * n}) == n
         run.durable(n)
-    assert [run.failed() for _ in range(MOST_ATTEMPTS)][-1] is None
+    assert [run.failed(0.0) for _ in range(MOST_ATTEMPTS)][-1] is None
     assert run.generation == 9 + MOST_ATTEMPTS
 
 
 def test_the_coordinator_does_not_forgive_who_only_goes_on_elsewhere():
     run = Coordinator(every=1.0)
     for n in range(MOST_ATTEMPTS):
-        pause = run.failed({"one": 100 * n, "two": 61})
+        pause = run.failed(0.0, {"one": 100 * n, "two": 61})
         run.begin(0.0, {"one": 100 * n + 50, "two": 60})
         run.durable(n)
     assert pause is None, "one goes on for ever, and two does not"
     run.begin(0.0, {"one": 0, "two": 61})
     run.durable(MOST_ATTEMPTS)
     assert run.failures == MOST_ATTEMPTS, "one had come further when it failed"
+
+
+@pytest.mark.parametrize(("every", "calm"), [(1.0, CALM_SECONDS), (CALM_SECONDS, 2 * CALM_SECONDS)])
+def test_the_coordinator_forgives_whoever_has_gone_on_for_long(every, calm):
+    """A quiet source's line may break each night, and never bring the row that would prove that all is well."""
+    run, now = Coordinator(every), 0.0
+    for _ in range(3 * MOST_ATTEMPTS):
+        now += calm
+        assert run.failed(now, {"quiet": 1}) == 0.1
+    for n in range(1, MOST_ATTEMPTS):
+        assert run.failures == n
+        now += 0.99 * calm
+        pause = run.failed(now, {"quiet": 1})
+    assert pause is None
+
+
+def test_the_coordinator_takes_a_checkpoint_that_somebody_else_has_made_for_what_it_has():
+    run = Coordinator(every=1.0, number=4)
+    for n in range(1, MOST_ATTEMPTS):
+        run.reached(4, {"one": 500, "two": 60})
+        run.failed(0.0, {"one": 500, "two": 60})
+        assert run.failures == n, "no new one"
+    run.reached(5, {"one": 900, "two": 59})
+    assert run.failures == MOST_ATTEMPTS - 1, "one without the rows of two"
+    run.reached(6, {"one": 900, "two": 60})
+    assert run.failures == 0 and run.to_pass == {}
+
+
+def test_what_a_dead_run_has_left_of_its_way_can_be_read(tmp_path):
+    path = tmp_path / "trail"
+    assert Trail.left(path).to_pass == {}, "it has died before it began"
+    for _ in range(2):  # the second one begins anew in the same place
+        trail = Trail(path)
+        trail.begin({"read 'größer'": 5, "read 'b'": 2**40})
+        left = Trail.left(path)
+        assert left.to_pass == left.kept == {"read 'größer'": 5, "read 'b'": 2**40}
+        assert left.since_checkpoint() == "no rows"
+        trail.needs("read 'größer'", 7)
+        trail.durable({"read 'größer'": 6, "read 'b'": 2**41})
+        trail.needs("read 'b'", 2**41 + 1)
+        assert left.since_checkpoint() == "no rows", "it was read before that"
+        left = Trail.left(path)
+        assert left.since_checkpoint() == (
+            "rows 6 to 7 of read 'größer', rows 2,199,023,255,552 to 2,199,023,255,553 of read 'b'"
+        )
 
 
 @pytest.mark.parametrize("fails", ["source", "step"])
@@ -306,7 +352,7 @@ def test_an_input_that_goes_on_does_not_make_up_for_one_that_fails(tmp_path, at_
 
 
 def test_an_attempt_that_reads_nothing_makes_no_checkpoint(tmp_path, at_once):
-    """Else a supervisor would take each for a step forward."""
+    """There is nothing new in it, and it would look like a step forward."""
     reads = []
 
     @dt.source

@@ -194,10 +194,71 @@ def test_a_run_that_always_dies_is_given_up(place):
     detached()
     end = ended()
     assert end["outcome"] == "died"
-    assert "died of signal 6 (SIGABRT), for the 4th time from checkpoint" in end["message"]
+    assert "died of signal 6 (SIGABRT). This was the 4th attempt that came no further, from" in end["message"]
+    assert "(rows 0 to 100 of read 's1'" in end["message"]
     log = Path(os.environ["DOVETAIL_RUNS"], "jobs", "pairs", "log").read_text()
     assert log.count("Fatal Python error: Aborted") == 4 and "in dies" in log
-    assert "for the 4th time" in says("status", "pairs")
+    assert "the 4th attempt" in says("status", "pairs")
+
+
+BESIDE = """
+    import os
+    import re
+    import dovetail as dt
+    import pyarrow as pa
+
+    def newest():
+        names = [name for name in os.listdir("state") if re.fullmatch("checkpoint-[0-9]+.json", name)]
+        return int(max(names)[len("checkpoint-") : -len(".json")])
+
+    @dt.source
+    class Rows:
+        schema = pa.schema({"x": pa.int64()})
+
+        def __init__(self, dies_at=None):
+            self.at, self.dies_at, self.before = 0, dies_at, 0
+
+        def position(self):
+            return self.at
+
+        def seek(self, at):
+            self.at, self.before = at, newest()
+
+        def read(self):
+            if os.path.getsize("deaths") > 6:
+                return dt.END_OF_SOURCE  # or it would be tried for ever
+            if self.at == self.dies_at:
+                if newest() < self.before + 2:
+                    return None  # until there has been a checkpoint, as the other goes on
+                with open("deaths", "a") as deaths:
+                    deaths.write("x")
+                if WHERE == "source":
+                    os.abort()
+            self.at += 1
+            return pa.record_batch({"x": [self.at]})
+
+    def step(batch):
+        if WHERE == "step" and batch.column("x").to_pylist() == [8]:
+            os.abort()
+        return batch
+
+    flow = dt.Flow("beside")
+    flow.read(Rows(), name="well").write(dt.null())
+    ill = flow.read(Rows(dies_at=7), name="ill")
+    ill.map(step, ill.schema).write(dt.null())
+"""
+
+
+@pytest.mark.parametrize("where", ["source", "step"])
+def test_an_input_that_goes_on_does_not_make_up_for_one_that_kills_the_run(place, where):
+    (place / "job.py").write_text(f"WHERE = {where!r}\n" + textwrap.dedent(BESIDE))
+    (place / "deaths").touch()
+    says("run", "job.py", "--detach", "--checkpoint", "state", "--every", "0s")
+    end = ended("beside")
+    assert end["outcome"] == "died"
+    assert "This was the 4th attempt that came no further, from checkpoint" in end["message"]
+    assert "rows 7 to 8 of read 'ill'" in end["message"]
+    assert (place / "deaths").read_text() == "xxxx"
 
 
 def test_what_cannot_start_is_told_at_once(place):
