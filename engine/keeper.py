@@ -7,6 +7,7 @@ goes on. There is one keeper for a run, whatever the number of its attempts.
 __all__ = ["Keeper", "Saver", "keeping", "mark_of", "new_lineage"]
 
 import contextlib
+import re
 import sys
 import threading
 import time
@@ -31,6 +32,10 @@ from .graph import (
     reachable,
 )
 from .trail import Trail
+
+_LINE = re.compile(r" \([^()]*:\d+\)")
+"""Where a function of the user's stands, as `origin` says it. It says nothing of what the function does: a line that is
+added above it must not make a flow another one."""
 
 
 def new_lineage(name: str, draw: Callable[[], uuid.UUID] = uuid.uuid4) -> str:
@@ -157,7 +162,7 @@ def _said(node: Node) -> str:
         parts.append(node.sink.describe())
     columns = ", ".join(f"{field.name} {field.type}" for field in node.schema)
     came = f" of {', '.join(before.name for before in node.inputs)}" if node.inputs else ""
-    return f"{', '.join(parts)}{came}; columns {columns}"
+    return _LINE.sub("", f"{', '.join(parts)}{came}; columns {columns}")
 
 
 class Keeper:

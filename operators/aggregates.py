@@ -22,7 +22,8 @@ import pyarrow.compute as pc
 from ..batch import record_batch
 from ..errors import DataError, PredicateError, UserFunctionError
 from ..state import WindowLog, _native
-from .expressions import Aggregate, place_of
+from .expressions import Aggregate
+from .own import origin
 
 INT64_MAX = 2**63 - 1
 SIGN = np.uint64(1 << 63)
@@ -396,7 +397,7 @@ class _Rows(Fold):
             return pa.array(values, self.result)
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise UserFunctionError(
-                f"{self.where}: {place_of(self.fn)} returned values that are not {self.result}: {error}"
+                f"{self.where}: {origin(self.fn)} returned values that are not {self.result}: {error}"
             ) from error
 
     def _call(self, rows: pa.RecordBatch) -> Any:
@@ -404,7 +405,7 @@ class _Rows(Fold):
             return self.fn(rows)
         except Exception as error:
             raise UserFunctionError(
-                f"{self.where}: {place_of(self.fn)} raised {type(error).__name__}: {error}"
+                f"{self.where}: {origin(self.fn)} raised {type(error).__name__}: {error}"
             ) from error
 
 

@@ -24,7 +24,8 @@ import pyarrow.compute as pc
 from ..batch import take_column
 from ..errors import DataError, UserFunctionError
 from .binding import Bound, Kind, common_ticks
-from .expressions import FLIPPED, place_of
+from .expressions import FLIPPED
+from .own import origin
 from .times import INT64_MAX, INT64_MIN
 
 UINT64_MAX = 2**64 - 1
@@ -354,7 +355,7 @@ def _ask(bound: Bound, columns: Columns, rows: int) -> np.ndarray:
     asked = int(known.sum())
     if asked == 0:
         return known
-    where = place_of(bound.value)
+    where = origin(bound.value)
     try:
         answer = bound.value(*[_for_user(column) for column in asked_for])
     except Exception as error:

@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 import pyarrow as pa
 
 from ..errors import FlowError, PredicateError
+from .own import name_of, origin
 
 FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!="}
 
@@ -311,18 +312,6 @@ class UserFunction(Expression):
         return f"{name_of(self.fn)}({', '.join(map(str, self.columns))})"
 
 
-def name_of(fn: Callable[..., Any]) -> str:
-    """Return a function's name, and 'lambda' for one without."""
-    name = getattr(fn, "__qualname__", type(fn).__name__).rpartition(".")[2]
-    return "lambda" if name == "<lambda>" else name
-
-
-def place_of(fn: Callable[..., Any]) -> str:
-    """Return 'name (file:line)' of a function of the user's."""
-    code = getattr(fn, "__code__", None)
-    return f"{name_of(fn)} ({code.co_filename}:{code.co_firstlineno})" if code else name_of(fn)
-
-
 class Side:
     """One row of a pair: `left.x`, or `left["odd name"]` for any column."""
 
@@ -381,7 +370,7 @@ def udf(fn: Callable[..., Any], left_columns: Sequence[str], right_columns: Sequ
             raise PredicateError(f"udf(…, {names!r}): give a list of column names ({caller()})")
     columns = (*(Column("left", n) for n in left_columns), *(Column("right", n) for n in right_columns))
     if not columns:
-        raise PredicateError(f"udf({place_of(fn)}): name at least one column ({caller()})")
+        raise PredicateError(f"udf({origin(fn)}): name at least one column ({caller()})")
     return UserFunction(fn, columns)
 
 
@@ -398,7 +387,7 @@ class Aggregate:
 
     def __str__(self) -> str:
         if self.fn is not None:
-            return f"{place_of(self.fn)} of {', '.join(self.columns)}"
+            return f"{origin(self.fn)} of {', '.join(self.columns)}"
         return "count()" if self.of is None else f"{_inner(self.of)}.{self.op}()"
 
     __repr__ = __str__
@@ -436,7 +425,7 @@ def group_udf(fn: Callable[[pa.RecordBatch], Any], columns: Sequence[str], type:
     if not callable(fn):
         raise FlowError(f"group_udf({fn!r}): give a function ({caller()})")
     if isinstance(columns, str) or not columns or not all(isinstance(name, str) for name in columns):
-        raise FlowError(f"group_udf({place_of(fn)}): {columns!r} is not a list of column names ({caller()})")
+        raise FlowError(f"group_udf({origin(fn)}): {columns!r} is not a list of column names ({caller()})")
     if not isinstance(type, pa.DataType):
-        raise FlowError(f"group_udf({place_of(fn)}): {type!r} is not a type; give one such as pyarrow.float64()")
+        raise FlowError(f"group_udf({origin(fn)}): {type!r} is not a type; give one such as pyarrow.float64()")
     return Aggregate("udf", None, fn, tuple(columns), type)

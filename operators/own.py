@@ -5,7 +5,7 @@ class: called with the class's arguments, it gives a specification (`Own`), and 
 Whatever the user's code raises comes out as a `UserFunctionError` that names it and its line.
 """
 
-__all__ = ["Factory", "Own", "call_user", "origin"]
+__all__ = ["Factory", "Own", "call_user", "name_of", "origin"]
 
 import functools
 import inspect
@@ -16,15 +16,29 @@ from typing import Any
 from ..errors import FlowError, UserFunctionError
 
 
+def name_of(fn: Any) -> str:
+    """Name a function as a person would: without the function that it was made in, and a lambda as one.
+
+    >>> name_of(print), name_of(lambda x: x), name_of(functools.partial(max, key=abs)), name_of(dict.get)
+    ('print', 'lambda', 'max', 'dict.get')
+    """
+    fn = _bare(fn)
+    name = (getattr(fn, "__qualname__", "") or type(fn).__qualname__).rpartition("<locals>.")[2]
+    return "lambda" if name == "<lambda>" else str(name)
+
+
 def origin(fn: Any, name: str = "") -> str:
     """Name a function and where it stands, so that an error leads to the user's own line."""
-    while isinstance(fn, functools.partial):
-        fn = fn.func
-    fn = inspect.unwrap(fn)
-    name = name or getattr(fn, "__qualname__", "") or type(fn).__qualname__
+    name, fn = name or name_of(fn), _bare(fn)
     owner, method = (fn, "__init__") if isinstance(fn, type) else (type(fn), "__call__")
     code = getattr(fn, "__code__", None) or getattr(getattr(owner, method), "__code__", None)
     return f"{name} ({code.co_filename}:{code.co_firstlineno})" if code else name
+
+
+def _bare(fn: Any) -> Any:
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    return inspect.unwrap(fn)
 
 
 def call_user(fn: Callable[..., Any], *args: Any, name: str = "") -> Any:

@@ -18,7 +18,7 @@ from ..errors import DataError, PredicateError, UserFunctionError
 from ..state.log import storable_type
 from .binding import Bound
 from .evaluate import Columns, Values, evaluate, exact_scale, fitted, span, truth
-from .expressions import place_of
+from .own import origin
 from .times import INT64_MAX, INT64_MIN, TICKS_PER_SECOND, TimeDomain, domain_of, times_of
 
 
@@ -179,13 +179,13 @@ class Map:
         try:
             made = fn(data)
         except Exception as error:
-            raise UserFunctionError(f"{where}: {place_of(fn)} raised {type(error).__name__}: {error}") from error
+            raise UserFunctionError(f"{where}: {origin(fn)} raised {type(error).__name__}: {error}") from error
         if isinstance(made, pa.Table):
             made = made.combine_chunks()
             made = made.to_batches()[0] if made.num_rows else empty_batch(made.schema)
         if not isinstance(made, pa.RecordBatch):
             raise UserFunctionError(
-                f"{where}: {place_of(fn)} returned a {type(made).__name__}; return a pyarrow.RecordBatch"
+                f"{where}: {origin(fn)} returned a {type(made).__name__}; return a pyarrow.RecordBatch"
             )
         return _storable(made)
 
@@ -193,7 +193,7 @@ class Map:
         doubled = [name for name in made.schema.names if made.schema.names.count(name) > 1]
         if doubled:
             raise UserFunctionError(
-                f"{self.where}: {place_of(self.fn)} returned two columns named {doubled[0]!r}; rename one"
+                f"{self.where}: {origin(self.fn)} returned two columns named {doubled[0]!r}; rename one"
             )
         if self.schema is None:
             self.schema = made.schema
@@ -204,13 +204,13 @@ class Map:
             got = made.schema.field(at).type if at >= 0 else None
             if got != field.type:
                 raise UserFunctionError(
-                    f"{self.where}: {place_of(self.fn)} returned column {field.name!r} as {got or 'nothing'} where "
+                    f"{self.where}: {origin(self.fn)} returned column {field.name!r} as {got or 'nothing'} where "
                     f"{field.type} was expected; return the same schema each time, or pass schema=…"
                 )
         if made.num_columns != len(self.schema):
             extra = next(name for name in made.schema.names if name not in self.schema.names)
             raise UserFunctionError(
-                f"{self.where}: {place_of(self.fn)} returned a column {extra!r} that was not there before; "
+                f"{self.where}: {origin(self.fn)} returned a column {extra!r} that was not there before; "
                 "return the same schema each time, or pass schema=…"
             )
         return pa.RecordBatch.from_arrays([made.column(n) for n in self.schema.names], schema=self.schema)
@@ -221,7 +221,7 @@ class Map:
         return not column.null_count and np.array_equal(times_of(column, self.where, 0), times)
 
     def _times_of(self, data: pa.RecordBatch, before: np.ndarray, given: pa.RecordBatch) -> np.ndarray:
-        who = f"{self.where}: {place_of(self.fn)} returned {data.num_rows:,} rows for {len(before):,}"
+        who = f"{self.where}: {origin(self.fn)} returned {data.num_rows:,} rows for {len(before):,}"
         at = data.schema.get_field_index(self.time) if self.time else -1
         kept = at >= 0 and domain_of(data.schema.field(at).type) == self.domain and self._has_times(given, before)
         if not kept:

@@ -406,6 +406,36 @@ def damage(path, at=None):
     path.write_bytes(data)
 
 
+def test_a_flow_whose_functions_stand_in_other_lines_is_the_same(tmp_path, at_once):
+    code = """
+def told(batch): pass
+def largest(rows): return max(rows["x"].to_pylist())
+flow = dt.Flow("f")
+rows = flow.read(dt.memory({"t": range(100), "x": range(100)}, batch_rows=10), name="rows", time="t")
+rows.map(stops).write(dt.call(told))
+windows = rows.window(dt.tumbling(time=30)).agg(x=dt.group_udf(largest, columns=["x"], type=pa.int64()))
+windows.write(dt.call(lambda batch: None))
+"""
+    stopped = []
+
+    def stops(batch):
+        if 50 in batch.column("x").to_pylist() and not stopped:
+            stopped.append(True)
+            raise Crash
+        return batch
+
+    for above, outcome in (("", None), ("\n\n", "finished")):
+        around = {"dt": dt, "pa": pa, "stops": stops}
+        exec(compile(above + code, "job.py", "exec"), around)
+        run = partial(around["flow"].run, checkpoint=tmp_path / "state", every="0s")
+        if outcome is None:
+            with pytest.raises(Crash):
+                run()
+        else:
+            result = run()
+            assert result.outcome == outcome and result.rows_before > 0, "it has gone on"
+
+
 @pytest.mark.parametrize(
     ("spoil", "run", "text"),
     [
