@@ -50,7 +50,8 @@ def detach(folder: JobFolder, command: list[str]) -> None:
             ask(folder, "status")  # it answers when it has read its first rows
             break
     if process.returncode not in (None, 0) and folder.read("end.json") is None:
-        raise JobError(f"job {folder.name!r} did not start; its supervisor said:\n{_tail(folder.path / 'log.new')}")
+        said = "".join(f"; it said:\n{last}" for name in ("log.new", "log") if (last := _tail(folder.path / name)))
+        raise JobError(f"job {folder.name!r} did not start: its supervisor {_ending(process.returncode)}{said}")
 
 
 def supervise(name: str, command: list[str], about: dict[str, Any], checkpoint: str | None, every: float) -> int:
@@ -117,7 +118,7 @@ class _Supervisor:
                     break
         if silent:
             return f"{silent[0][1]}; it was killed"
-        return f"died of signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"ended with exit code {code}"
+        return _ending(code)
 
     def _epitaph(self, how: str, decides: Coordinator, trail: Trail) -> str:
         last = _tail(self.folder.path / "log")
@@ -148,6 +149,10 @@ def _last_checkpoint(folder: str | None) -> int | None:
         return None
     found = [int(m[1]) for name in os.listdir(folder) if (m := re.fullmatch(r"checkpoint-(\d+)\.json", name))]
     return max(found, default=None)
+
+
+def _ending(code: int) -> str:
+    return f"died of signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"ended with exit code {code}"
 
 
 def _tail(path: Path) -> str:

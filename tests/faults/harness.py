@@ -67,11 +67,15 @@ class Run:
         """Start the script, in the world that was made for it, if one was."""
         self.starts += 1
         said = json.dumps({**self.settings, **settings})
-        command = [*(self.world.enter if self.world else ()), sys.executable, HERE / "job.py", self.place, said]
+        return self.run([*(self.world.enter if self.world else ()), sys.executable, HERE / "job.py", self.place, said])
+
+    def run(self, command, settings=None):
+        """Start a command with the faults in it."""
         environment = {
             **os.environ, "FAULTS": json.dumps(self.faults), "FAULTS_MARKS": str(self.marks),
             "FAULTS_STEADY": "1" if any(each["who"] == "head" and each["nth"] > 2 for each in self.faults) else "",
             "DOVETAIL_RUNS": str(self.runs), "PYTHONPATH": str(HERE / "injection"), "PYTHONWARNINGS": "ignore",
+            **(settings or {}),
         }  # fmt: skip
         pipe = subprocess.PIPE
         process = subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True)
@@ -104,11 +108,12 @@ class Run:
         """
         while not self.finished:
             assert self.starts < starts, f"it has not finished after {self.starts} starts\n{''.join(self.errors)}"
-            if self.ended(self.start(**settings)) == 0:
+            code = self.ended(self.start(**settings))
+            if code == 0:
                 check_plain(self.errors[-1])
             else:
                 said = re.findall(r"^dovetail\.errors\.(\w+): ", self.errors[-1], re.M)
-                assert self.processes[-1].returncode < 0 or (said and said[-1] in errors), self.errors[-1]
+                assert code < 0 or (said and said[-1] in errors), self.errors[-1]
 
     def fails(self, **settings):
         """Start it, and return what it says of the error that ends it."""
@@ -160,6 +165,38 @@ class Run:
         return {"attempts": self.attempts - self.starts, "starts": self.starts - 1}
 
 
+class Detached(Run):
+    """The same job, kept alive by a supervisor; a start is over when no process of it is left."""
+
+    def start(self):
+        self.starts += 1
+        command = [sys.executable, "-m", "dovetail", "run", f"{HERE / 'job.py'}:flow", "--detach", "--name", "faulty"]
+        command += ["--checkpoint", self.place / "state", "--every", "0s", "--workers", "2"]
+        settings = {
+            "FAULTS_PLACE": str(self.place), "FAULTS_SETTINGS": json.dumps(self.settings),
+            "DOVETAIL_BATCH_ROWS": "65", "DOVETAIL_OUT_ROWS": "30", "DOVETAIL_SILENCE_SECONDS": "3",
+        }  # fmt: skip
+        return self.run(command, settings)
+
+    def ended(self, process):
+        out, error = process.communicate(timeout=LIMIT)
+        wait_for_end(str(self.marks), LIMIT)
+        job = self.runs / "jobs" / "faulty"
+        log = "".join(path.read_text() for path in (job / "log", job / "log.new") if path.exists())
+        end = json.loads((job / "end.json").read_text()) if (job / "end.json").exists() else {"outcome": "killed"}
+        self.errors.append(f"{out}{error}{log}{end}")
+        self.attempts += 1 + log.count("going on from the last checkpoint in")
+        self.finished = end["outcome"] == "finished"
+        return {"finished": 0, "killed": -signal.SIGKILL}.get(end["outcome"], 1)
+
+    def check(self):
+        """The same; and that what is known of the job goes when it is asked to."""
+        command = [sys.executable, "-m", "dovetail", "clean"]
+        subprocess.run(command, env={**os.environ, "DOVETAIL_RUNS": str(self.runs)}, check=True, capture_output=True)
+        self.runs.joinpath("jobs").rmdir()
+        super().check()
+
+
 class World:
     """A mount namespace with a small file system of its own somewhere: a disk, or /dev/shm, that can be full."""
 
@@ -208,18 +245,18 @@ def processes_of(token):
     return found
 
 
-def wait_for_end(token):
-    """Wait until no process of a job is left: some end a moment after the job has."""
-    for number in processes_of(token):
-        try:
-            fd = os.pidfd_open(number)
-        except ProcessLookupError:
-            continue
-        try:
-            ended, _, _ = select.select([fd], [], [], 15.0)
-        finally:
-            os.close(fd)
-        if not ended:
-            words = Path(f"/proc/{number}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-            raise AssertionError(f"process {number} is left: {words}")
-    assert processes_of(token) == []
+def wait_for_end(token, limit=15.0):
+    """Wait until no process of a job is left: some end a moment after the job has, and some start others."""
+    while numbers := processes_of(token):
+        for number in numbers:
+            try:
+                fd = os.pidfd_open(number)
+            except ProcessLookupError:
+                continue
+            try:
+                ended, _, _ = select.select([fd], [], [], limit)
+            finally:
+                os.close(fd)
+            if not ended:
+                words = Path(f"/proc/{number}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+                raise AssertionError(f"process {number} is left: {words}")

@@ -1,11 +1,13 @@
 """The job that faults are put into: two sources, two joins, windows of time, and two folders of results.
 
 Run as a script with a folder and settings (JSON), as a user would run it: without a main guard, starting again goes on
-from the checkpoint. What each setting changes is no part of the results, but for `poison`, which ends the run.
+from the checkpoint. What each setting changes is no part of the results, but for `poison`, which ends the run. The
+command line finds the same flow as `flow`.
 """
 
 import ctypes
 import json
+import os
 import sys
 import zlib
 from pathlib import Path
@@ -64,6 +66,11 @@ def build(place, *, layout="auto", poison=None, slow=0):
     )
     counts.write(dt.parquet(place / "out" / "counts"), name="counts-out")
     return flow
+
+
+def flow():
+    """Return the flow, for the command line."""
+    return build(os.environ["FAULTS_PLACE"], **json.loads(os.environ["FAULTS_SETTINGS"]))
 
 
 def main(place, *, workers=2, every="0s", checkpoint=None, options=None, **more):

@@ -12,7 +12,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from faults.harness import Run, World, fault
+from faults.harness import Detached, Run, World, fault
 
 WHOLE = os.environ.get("DOVETAIL_FAULTS") == "all"
 pytestmark = pytest.mark.slow
@@ -97,6 +97,30 @@ STOPS = [fault("head", at, nth, do) for do in ("SIGINT", "SIGTERM") for at, nth 
     ("read", 15), ("deal", 9), ("begin", 4), ("checkpoint done", 3), ("announce", 6), ("last checkpoint", 1),
     ("open join", 1), ("start workers done", 1), ("rename part", 3),
 ]]  # fmt: skip
+DETACHED = [
+    *(fault("head", at, nth) for at, nth in [
+        ("up", 1), ("up done", 1), ("serve", 1), ("take folder", 1), ("trail", 1), ("trail done", 1), ("open done", 1),
+        ("deal", 5), ("begin", 4), ("rename manifest done", 4), ("write shown done", 3), ("rename part done", 3),
+        ("last checkpoint", 1), ("last checkpoint done", 1), ("close done", 1), ("leave folder", 1), ("serve done", 1),
+        ("end job", 1), ("end job done", 1), ("release job done", 1)]),
+    *(fault("head", at, nth, "kill parent") for at, nth in [
+        ("up", 1), ("up done", 1), ("trail done", 1), ("open done", 1), ("deal", 5), ("begin", 4), ("rename part", 3),
+        ("durable", 3), ("last checkpoint done", 1), ("end job", 1), ("end job done", 1)]),
+    *(fault("supervisor", at) for at in (
+        "claim", "forget", "forget done", "claim done", "look", "look done", "attempt", "attempt done", "release job",
+        "release job done")),
+    *(fault("caller", at) for at in ("detach", "forget", "forget done", "detach done")),
+    fault("worker-0", "answer", 9), fault("worker-1", "answer", 7, "kill parent"),
+    fault("head", "deal", 6, "segfault"), fault("head", "announce", 5, "segfault"),
+    fault("head", "open done", 1, "SIGSTOP"), fault("head", "deal", 7, "SIGSTOP"), fault("head", "read", 9, "stuck"),
+    *([fault("head", "begin", 5), again] for again in (
+        fault("supervisor", "attempt done"), fault("supervisor", "look"), fault("supervisor", "look done"),
+        fault("supervisor", "attempt"), fault("head", "up"), fault("head", "trail"), fault("head", "trail done"),
+        fault("head", "open done"), fault("head", "begin", 2), fault("head", "restore", 2, "kill parent"),
+        fault("worker-1", "store again"))),
+]  # fmt: skip
+"""A run that a supervisor keeps alive; `kill parent` kills that, or where a worker does it, the run."""
+
 FEW = [
     fault("head", "rename rows", 5), fault("head", "rename manifest done", 4),
     fault("head", "rename part done", 3), fault("head", "remove_folder staging", 1),
@@ -113,8 +137,8 @@ def said(faults):
 def run(tmp_path, request, record_property):
     made = []
 
-    def make(*faults, **settings):
-        made.append(Run(tmp_path, faults, **settings))
+    def make(*faults, how=Run, **settings):
+        made.append(how(tmp_path, faults, **settings))
         return made[-1]
 
     yield make
@@ -203,6 +227,16 @@ def test_a_stop_anywhere_can_be_gone_on_from(run, faults, layout):
     job = run(*faults, layout=layout)
     job.finish()
     job.check()
+
+
+@cases(DETACHED, [DETACHED[8], DETACHED[24]])
+def test_a_detached_job_that_loses_any_of_its_processes(run, faults, layout):
+    """It goes on by itself, unless that was the supervisor, or who has asked for it."""
+    job = run(*faults, layout=layout, how=Detached)
+    job.finish()
+    job.check()
+    if all(each["who"] not in ("supervisor", "caller") and each["do"] != "kill parent" for each in faults):
+        assert job.how()["starts"] == 0
 
 
 @pytest.fixture

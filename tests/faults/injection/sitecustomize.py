@@ -101,12 +101,25 @@ WRAPPED = {
         ("_Part", "complete", plain("complete part")), ("FolderWriter", "close", plain("close sink")),
     ],
     "transport.channel": [("Channel", "send", sent)],
+    "engine.supervisor": [
+        ("", "detach", plain("detach")), ("_Supervisor", "_attempt", plain("attempt")),
+        ("", "_last_checkpoint", plain("look")),
+    ],
+    "engine.jobs": [
+        ("JobFolder", "claim", plain("claim")), ("JobFolder", "forget", plain("forget")),
+        ("JobFolder", "end", plain("end job")), ("JobFolder", "release", plain("release job")),
+        ("", "_serve", plain("serve")),
+    ],
+    "engine.trail": [("Trail", "_make", plain("trail"))],
     "engine.worker": [
         ("", "die_with", plain("up")), ("", "_board", plain("board")), ("_Edge", "next", plain("answer")),
         ("Loop", "_take", taken), ("Loop", "turn", told_to_stop),
     ],
 }  # fmt: skip
 """By module: class, function, and what the passing of it with some arguments is called, if anything."""
+
+ROLES = {"supervise": "supervisor", "--detach": "caller"}
+"""By a word in its command: what keeps a detached run alive, and who has asked for that."""
 
 passed = [0] * len(FAULTS)
 lock = threading.Lock()
@@ -116,7 +129,9 @@ def who():
     """Name this process."""
     process = sys.modules.get("multiprocess.process")
     name = process.current_process().name if process is not None else "MainProcess"
-    return "head" if name == "MainProcess" else name.removeprefix("dovetail-")
+    if name != "MainProcess":
+        return name.removeprefix("dovetail-")
+    return next((role for word, role in ROLES.items() if word in sys.orig_argv), "head")
 
 
 def passing(point, path=None):
@@ -157,6 +172,14 @@ def send(number):
     return to_myself
 
 
+def kill_parent(_):
+    """Kill who has started this process: where a run is detached, its supervisor, and this process with it."""
+    parent = os.getppid()
+    os.kill(parent, signal.SIGKILL)
+    while os.getppid() == parent:
+        os.sched_yield()
+
+
 def cut(path):
     """Lose the second half of a file."""
     os.truncate(path, os.path.getsize(path) // 2)
@@ -187,6 +210,7 @@ DO = {
     "SIGSTOP": send(signal.SIGSTOP),
     "SIGINT": send(signal.SIGINT),
     "SIGTERM": send(signal.SIGTERM),
+    "kill parent": kill_parent,
     "segfault": lambda _: ctypes.string_at(0),
     "stuck": lambda _: ctypes.PyDLL(None).sleep(30),  # with the interpreter's lock
     "cut": cut,
