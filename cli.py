@@ -64,11 +64,11 @@ def _said(error: DovetailError) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="dovetail", description="Join streams on any comparison.")
+    parser = argparse.ArgumentParser(prog="dovetail", description="Join streams on any comparison.", allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
 
     def command(name: str, do: Any, what: str) -> argparse.ArgumentParser:
-        made = commands.add_parser(name, help=what, description=what)
+        made = commands.add_parser(name, help=what, description=what, allow_abbrev=False)
         made.add_argument("--traceback", action="store_true", help="show where an error was raised")
         made.set_defaults(do=do)
         return made
@@ -119,14 +119,20 @@ def _explain(given: argparse.Namespace, _: Sequence[str]) -> int:
 
 def _run(given: argparse.Namespace, arguments: Sequence[str]) -> int:
     trail = None if given.under is None else under_supervision(JobFolder(given.under))
-    flow = load(given.flow)
     progress = None if given.quiet or given.under else Progress(sys.stderr)
-    rescaled = JobFolder(given.under).read("rescaled") if given.under else None
-    workers = given.workers if rescaled is None else rescaled["workers"]
-    # What can be found to be wrong is found here.
-    go = flow._ready(workers, given.checkpoint, given.fresh, given.savepoint, given.every, None, progress)
+    try:
+        flow = load(given.flow)
+        rescaled = JobFolder(given.under).read("rescaled") if given.under else None
+        workers = given.workers if rescaled is None else rescaled["workers"]
+        # What can be found to be wrong is found here.
+        go = flow._ready(workers, given.checkpoint, given.fresh, given.savepoint, given.every, None, progress)
+    except Exception as error:
+        if given.under:  # it would fail again
+            text = _said(error) if isinstance(error, DovetailError) else f"{type(error).__name__}: {error}"
+            JobFolder(given.under).end("failed", text)
+        raise
     if given.detach:
-        return _detach(flow, given, arguments)
+        return _detach(flow, given)
     folder = JobFolder(given.under) if given.under else _claimed(flow, given, arguments)
     mailbox = Mailbox()
     try:
@@ -170,17 +176,27 @@ def _claimed(flow: Flow, given: argparse.Namespace, arguments: Sequence[str]) ->
     return folder
 
 
-def _detach(flow: Flow, given: argparse.Namespace, arguments: Sequence[str]) -> int:
-    folder = JobFolder(given.name or flow.name)
+def _detach(flow: Flow, given: argparse.Namespace) -> int:
+    folder = JobFolder(flow.name if given.name is None else given.name)
     if folder.lives:
         raise JobError(f"job {folder.name!r} runs already; stop it first, or give another --name")
-    detach(folder, list(arguments[arguments.index("run") + 1 :]))
+    detach(folder, _words(given))
     end = folder.read("end.json")
     if end is not None and end["outcome"] == "failed":
         raise JobError(f"job {folder.name!r} has failed: {end['message']}")
     name = folder.name
     print(f"job {name!r} runs; look with `dovetail status {name}`, stop it with `dovetail stop {name}`")
     return 0
+
+
+def _words(given: argparse.Namespace) -> list[str]:
+    """Return the words after `run` that mean what was given, however that was written."""
+    words, usual = [given.flow], _parser().parse_args(["run", given.flow])
+    for name in ("detach", "checkpoint", "savepoint", "fresh", "every", "workers", "name", "quiet", "traceback"):
+        value = getattr(given, name)
+        if value != getattr(usual, name):
+            words += [f"--{name}"] if value is True else [f"--{name}", str(value)]
+    return words
 
 
 def _supervise(given: argparse.Namespace, _: Sequence[str]) -> int:
@@ -213,6 +229,8 @@ def _looked_at(job: JobFolder) -> dict[str, Any]:
     try:
         return {**about, "state": "running", **ask(job, "status", patience=STATUS_PATIENCE)}
     except JobError as error:
+        if not job.lives:  # it has ended meanwhile
+            return _looked_at(job)
         return {**about, "state": "busy", "message": str(error)}
 
 

@@ -55,11 +55,6 @@ class Disk:
         """Open a new file for writing."""
         return open(path, "xb")
 
-    def write(self, path: str, data: bytes) -> None:
-        """Put something in place of a file's contents. A crash may leave what was there before, or nothing."""
-        with open(path, "wb") as file:
-            file.write(data)
-
     def sync(self, path: str) -> None:
         """Make a file's contents durable."""
         with open(path, "rb") as file:
@@ -95,8 +90,15 @@ class Disk:
             shutil.rmtree(path)
 
     def make_folder(self, path: str) -> None:
-        """Make a folder, and those above it."""
+        """Make a folder, and those above it, durably: also where somebody who made it came no further."""
+        above = path = os.path.abspath(path)
+        new: list[str] = []
+        while not new or not os.path.lexists(above):
+            new.append(above := os.path.dirname(above))
         os.makedirs(path, exist_ok=True)
+        for above in reversed(new):
+            with contextlib.suppress(PermissionError):  # a folder that may be passed and not read; somebody else's
+                self.sync_folder(above)
 
     def names(self, path: str) -> list[str]:
         """List a folder, in order; one that is not there is empty."""

@@ -96,7 +96,9 @@ class TransportError(DovetailError):
 
 
 class WorkerError(DovetailError):
-    """A worker process died."""
+    """A worker process died; `killed`: somebody has killed it, so that the flow itself may be well."""
+
+    killed = False
 
 
 class CheckpointError(DovetailError):

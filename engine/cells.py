@@ -228,7 +228,9 @@ class Workers:
 
     def _died(self, number: int) -> None:
         self._raise_what_it_said(number)
-        raise WorkerError(f"{self.launcher.name(number)} {self.launcher.obituary(number)}")
+        error = WorkerError(f"{self.launcher.name(number)} {self.launcher.obituary(number)}")
+        error.killed = self.launcher.was_killed(number)
+        raise error
 
     def _raise_what_it_said(self, number: int) -> None:
         while (message := self.launcher.channels[number].receive()) is not None:

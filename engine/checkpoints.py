@@ -42,11 +42,15 @@ KEPT = 2
 """Checkpoints that are kept: the last one, and the one before, if the disk should lose a bit of the last."""
 
 _MANIFEST = re.compile(r"checkpoint-(\d{6,})\.json")
-_OURS = re.compile(r"(checkpoint|state|rows)-\d{6,}(-\d+)?\.(json|part)(\.tmp)?|lock|shown|sources")
+_OURS = re.compile(r"(checkpoint|state|rows)-\d{6,}(-\d+)?\.(json|part)(\.tmp)?|(shown|told)(\.tmp)?|lock|sources")
 _NUMBERED = re.compile(r"(?:checkpoint|state|rows)-(\d{6,})")
 _SHOWN = "shown"
 """The file that says up to which checkpoint sinks may have shown their rows: more than the last one's number, if that
 was deleted by hand since."""
+
+_TOLD = "told"
+"""The file that says up to which checkpoint sinks have shown their rows, of a run that has come to its end: one that
+goes on from there need not show them again to who cannot tell."""
 
 _SAVEPOINT = "savepoint"
 """An empty file that tells a savepoint from a folder that runs go on in."""
@@ -234,7 +238,7 @@ class Checkpoints:
         self._made(manifest)
         self.disk.sync_folder(self.folder)
         yield
-        self.disk.write(self._path(_SHOWN), str(number).encode())
+        self._note(_SHOWN, number)
         self.shown = number
         yield
         self._sweep()
@@ -248,12 +252,38 @@ class Checkpoints:
         self.latest = manifest
         self._kept = [*self._kept, manifest][-KEPT:]
 
+    @property
+    def told(self) -> bool:
+        """Tell whether sinks have certainly shown all that the last checkpoint has."""
+        return self.latest is not None and self._noted(_TOLD) == self.latest.number
+
+    def tell(self) -> None:
+        """Note durably that they have."""
+        if self.latest is not None and not self.told:
+            self._note(_TOLD, self.latest.number)
+
+    def _note(self, name: str, number: int) -> None:
+        write_whole(self.disk, self._path(name), [str(number).encode()])
+        self.disk.sync_folder(self.folder)
+
+    def _noted(self, name: str) -> int | None:
+        try:
+            return int(self.disk.read(self._path(name)))
+        except FileNotFoundError:
+            return None
+
     def folder_of(self, step: str) -> str:
         """Name the folder that a source may keep files in."""
         return f"{self.folder}/{_SOURCES}/{quote(step, safe='')}"
 
-    def check_savepoint(self, folder: str) -> None:
-        """Raise if there can be no savepoint in a folder."""
+    def check_savepoint(self, folder: str, others: Iterable[str] = ()) -> None:
+        """Raise if there can be no savepoint in a folder; `others`: that are not to hold one either."""
+        for other in (self.folder, *others):
+            if os.path.realpath(folder).startswith(os.path.realpath(other) + os.sep):
+                raise CheckpointError(
+                    f"savepoint {folder!r} is inside {other!r}, which holds what this flow writes, and nothing else; "
+                    "give a folder of its own"
+                )
         try:
             names = self.disk.names(folder)
         except OSError as error:
@@ -335,9 +365,11 @@ class Checkpoints:
         if self.latest is None or self.latest.begun == self.latest.title:
             return None
         try:
-            return max(self.latest.number, int(self.disk.read(self._path(_SHOWN))))
-        except (OSError, ValueError):  # a crash came between the first checkpoint and this
-            return self.latest.number
+            noted = self._noted(_SHOWN)
+        except (OSError, ValueError):  # damaged
+            return None
+        # There is none if a crash came between the first checkpoint and this.
+        return self.latest.number if noted is None else max(self.latest.number, noted)
 
     def _look(self, where: str, fresh: bool, begins: bool) -> None:
         names = self.disk.names(self.folder)
@@ -350,10 +382,10 @@ class Checkpoints:
             raise CheckpointError(f"{where} holds {foreign[0]!r}, which is no checkpoint; give a folder of its own")
         self.next = max((int(found[1]) + 1 for name in names if (found := _NUMBERED.match(name))), default=0)
         numbers = sorted(int(found[1]) for name in names if (found := _MANIFEST.fullmatch(name)))
-        if fresh and numbers:
+        if fresh and (held := [name for name in names if name != "lock"]):
+            what = f"checkpoint {numbers[-1]}" if numbers else repr(held[0])
             raise CheckpointError(
-                f"{where} holds checkpoint {numbers[-1]}, and fresh=True asks for a new beginning; delete the folder, "
-                "or give another one"
+                f"{where} holds {what}, and fresh=True asks for a new beginning; delete the folder, or give another one"
             )
         if not numbers:
             if _SHOWN in names and not begins:  # there was one; before that a crash may leave anything
@@ -378,7 +410,13 @@ class Checkpoints:
 
     def _read_manifest(self, where: str, number: int) -> Manifest:
         name = _name(number)
-        text = self.disk.read(self._path(name))
+        try:
+            text = self.disk.read(self._path(name))
+        except OSError as error:
+            raise CheckpointError(
+                f"{where}: {name!r} cannot be read ({error.strerror or error}); delete {name!r} to go on from the one "
+                "before, or the folder to begin anew"
+            ) from error
         body, _, crc = text.rstrip(b"\n").rpartition(b"\n")
         # Before the format is believed, which may be what has changed: all formats have this last line.
         if crc != b"%08x" % zlib.crc32(body):
@@ -468,7 +506,7 @@ class Checkpoints:
     def _sweep(self) -> None:
         """Remove what no checkpoint that is kept needs."""
         wanted = {file.name for manifest in self._kept for file in manifest.files()}
-        wanted |= {_name(manifest.number) for manifest in self._kept} | {"lock", _SHOWN, _SOURCES}
+        wanted |= {_name(manifest.number) for manifest in self._kept} | {"lock", _SHOWN, _TOLD, _SOURCES}
         # Manifests first: one without its files would look damaged.
         for name in sorted(set(self.disk.names(self.folder)) - wanted):
             if _OURS.fullmatch(name):

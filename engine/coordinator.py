@@ -1,10 +1,14 @@
 """When a run makes a checkpoint, at what pace, and what it does when something fails: decisions alone.
 
 Problem: a run must go on by itself after a crash, but not for ever with an input that makes it crash. Idea: a failure
-is answered by going back to the last checkpoint, a little later each time; a checkpoint behind the rows that had been
-read when it came proves that the flow got past the place, and all is forgiven; some failures without one, and it is
-given up. To have made a checkpoint is not enough: one input may go on for ever beside another that fails. And an
-attempt that went on for long is past it too: a quiet input may bring no row for months, and prove nothing by them.
+is answered by going back to the last checkpoint, a little later each time.
+
+- A checkpoint behind the rows that had been read when it came shows that the flow came further, and the failure is
+  forgiven; some failures without one, and it is given up. To have made a checkpoint is not enough: one input may go on
+  for ever beside another that fails.
+- Rows are not all that may make a step fail: also the end of an input, or that it is silent. So of failures that are
+  the flow's own (an exception, a segfault; not a `kill -9`) there may be more, but not for ever, whatever else goes on.
+- An attempt that went on for long is past all that was before it: a quiet input may bring no row for months.
 
 A pure machine: it reads no clock and touches nothing.
 """
@@ -17,12 +21,15 @@ from dataclasses import dataclass, field
 MOST_ATTEMPTS = 4
 """Attempts at the same place before a failure is taken to be the input's, and to come again for ever."""
 
-CALM_SECONDS = 600.0
-"""Seconds that an attempt has gone on, or twice `every`, after which what fails is something new: the same thing would
-have come sooner, as no attempt has more to do again than what was done in `every`."""
+MOST_OWN = 20
+"""Attempts that end by the flow's own doing before it is given up though it came further each time."""
 
-FIRST_PAUSE = 0.1
-"""Seconds before the second attempt; each later one waits twice as long."""
+CALM_SECONDS = 600.0
+"""Seconds that an attempt has gone on (or twice `every`, if that is longer) after which a failure is taken for a new
+one: what is done again after a checkpoint is no more than what was done in `every`."""
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0
+"""Seconds before the second attempt; each later one waits twice as long, up to the latter."""
 
 MOST_REST = 4.0
 """Times as long as it has worked that what writes a checkpoint rests: it has a fifth of a core then."""
@@ -50,10 +57,11 @@ class Coordinator:
     next: int = 0  # the number of the next one; no number is used twice, whatever became of the first
     under_way: int | None = None  # a checkpoint that is being written
     last_begun: float = float("-inf")
-    attempt_begun: float = float("inf")
+    attempt_begun: float = float("inf")  # when this attempt has begun; the first has no failure to get past
     read: Mapping[str, int] = field(default_factory=dict)  # rows of each source that are in the one being written
     failures: int = 0  # that the flow has not got past
     to_pass: dict[str, int] = field(default_factory=dict)  # rows of each source with which it would have
+    own: int = 0  # failures since the last long attempt that nobody else has brought about
 
     @property
     def place(self) -> str:
@@ -92,18 +100,33 @@ class Coordinator:
         self.under_way, self.last_begun, self.attempt_begun = None, float("-inf"), now
         self.generation += 1
 
-    def failed(self, now: float, to_pass: Mapping[str, int] | None = None) -> float | None:
+    def failed(self, now: float, to_pass: Mapping[str, int] | None = None, *, killed: bool = False) -> float | None:
         """An attempt has failed: return after how many seconds to begin the next one, or None to give up.
 
-        `to_pass`: of how many rows of each source a checkpoint would prove that the flow has got past it.
+        `to_pass`: of how many rows of each source a checkpoint would prove that the flow has come further. `killed`: by
+        somebody else.
         """
         if now - self.attempt_begun >= max(CALM_SECONDS, 2 * self.every):
             self._forgive()
+            self.own = 0
         self.begin_again(now)
         self.failures += 1
+        self.own += not killed
         for source, rows in (to_pass or {}).items():
             self.to_pass[source] = max(rows, self.to_pass.get(source, 0))
-        return None if self.failures >= MOST_ATTEMPTS else FIRST_PAUSE * 2 ** (self.failures - 1)
+        if self.why is not None:
+            return None
+        waited = self.failures if killed else max(self.failures, self.own)
+        return float(min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (waited - 1)))
+
+    @property
+    def why(self) -> str | None:
+        """Say why there is no other attempt; None if there is."""
+        if self.failures >= MOST_ATTEMPTS:
+            return f"This was the {self.failures}th attempt that came no further, {self.place}"
+        if self.own >= MOST_OWN:
+            return f"This was the {self.own}th attempt that failed, and none went on for long; the last, {self.place}"
+        return None
 
 
 @dataclass

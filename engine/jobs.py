@@ -39,6 +39,8 @@ from .control import Mailbox
 MOST_BYTES = 1 << 16
 """Bytes of a question or an answer: more is not one."""
 
+LOST = "it was lost while it was asked, and goes on from its last checkpoint; ask again"
+
 VERBS = ("status", "savepoint", "stop", "rescale")
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -183,6 +185,9 @@ def _asked(frames: list[bytes], mailbox: Mailbox, folder: JobFolder) -> "Future[
     try:
         question = json.loads(b"".join(frames))
         verb, argument = question["verb"], question.get("argument")
+        if question.get("of", os.getpid()) != os.getpid():  # what it meant was said to another process
+            wrong.set_exception(DovetailError(LOST))
+            return wrong
         if verb not in VERBS or not isinstance(argument, str | int | None):
             raise ValueError(verb)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -217,14 +222,13 @@ def ask(folder: JobFolder, verb: str, argument: Any = None, *, patience: float |
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
         socket.setsockopt(zmq.LINGER, 0)
         socket.connect(f"ipc://{folder.path / 'control.sock'}")
-        socket.send(json.dumps({"verb": verb, "argument": argument}).encode())
+        asked = {} if head is None else {"of": head["pid"]}
+        socket.send(json.dumps({"verb": verb, "argument": argument, **asked}).encode())
         while not socket.poll(100):
             if not folder.lives:
                 raise JobError(f"job {folder.name!r} has ended; `dovetail status {folder.name}` says how")
             if head is not None and folder.read("head") != head:
-                raise JobError(
-                    f"job {folder.name!r} was lost while it was asked, and goes on from its last checkpoint; ask again"
-                )
+                raise JobError(f"job {folder.name!r}: {LOST}")
             if until is not None and time.monotonic() > until:
                 raise JobError(f"job {folder.name!r} has not answered in {patience:g} s; it may be in a long step")
         answer = json.loads(socket.recv())

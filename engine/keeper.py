@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..disk import Disk
-from ..errors import CheckpointError, DovetailError, FlowError
+from ..errors import CheckpointError, DovetailError, FlowError, WorkerError
 from ..operators.access import SIDES
 from .checkpoints import Checkpoints, FlowMark
 from .coordinator import Coordinator, Pace
@@ -197,7 +197,16 @@ class Keeper:
 
     def begin(self, now: float, read: Mapping[str, int]) -> int:
         """Begin a checkpoint, which has so many rows of each source; return its number."""
-        return self.coordinator.begin(now, read)
+        number = self.coordinator.begin(now, read)
+        self.trail.checkpoint(number, read)
+        return number
+
+    def tell(self) -> None:
+        """Note durably that sinks have shown all that the last checkpoint has: the run is over."""
+        try:
+            self.checkpoints.tell()
+        except OSError as error:
+            raise self._unwritable(self.number, error) from error
 
     def save(self, number: int, known: dict[str, Any], files: list[str], *, finished: bool) -> None:
         """Have it written."""
@@ -227,13 +236,19 @@ class Keeper:
             if not self.saver.done(wait=wait):
                 return None
         except OSError as error:
+            raise self._unwritable(number, error) from error
+        except MemoryError as error:
             raise CheckpointError(
-                f"checkpoint {number} cannot be written to {self.checkpoints.folder!r}: {error.strerror or error}; "
-                "make room there, or give another folder"
+                f"checkpoint {number}: there is no memory to write it ({error}); give more, or smaller windows"
             ) from error
         self.coordinator.durable(number)
-        self.trail.durable(self.coordinator.read)
         return number
+
+    def _unwritable(self, number: int | None, error: OSError) -> CheckpointError:
+        return CheckpointError(
+            f"checkpoint {number} cannot be written to {self.checkpoints.folder!r}: {error.strerror or error}; "
+            "make room there, or give another folder"
+        )
 
     @property
     def number(self) -> int | None:
@@ -254,14 +269,12 @@ class Keeper:
     def failed(self, now: float, error: DovetailError) -> float | None:
         """An attempt has failed: return after how many seconds to try again, or None to give up."""
         self.saver.abandon()
-        if self.number != self.coordinator.number:  # one has become durable meanwhile; perhaps that is what failed
-            self.coordinator.number = self.number
-            self.trail.durable(self.coordinator.read)
-        pause = self.coordinator.failed(now, self.trail.to_pass)
+        self.coordinator.reached(self.number, self.coordinator.read)  # one may have become durable meanwhile
+        killed = isinstance(error, WorkerError) and error.killed
+        pause = self.coordinator.failed(now, self.trail.to_pass, killed=killed)
         if pause is None:
             error.add_note(
-                f"This was the {self.coordinator.failures}th attempt that came no further, {self.coordinator.place} "
-                f"({self.trail.since_checkpoint()}), so it is "
+                f"{self.coordinator.why} ({self.trail.since(self.number)}), so it is "
                 "not tried again. What sinks have shown is right and stays; run again with "
                 f"checkpoint={self.checkpoints.folder!r} to go on from there."
             )

@@ -63,6 +63,9 @@ class Launcher(Protocol):
     def obituary(self, number: int) -> str:
         """Say what one died of, what it did, and what it said last."""
 
+    def was_killed(self, number: int) -> bool:
+        """Tell whether somebody has killed one that is dead: a person, or a system that is short of memory."""
+
     def stop(self, *, kill: bool) -> list[str]:
         """End all of them, and remove what they left; return what they wrote."""
 
@@ -201,6 +204,10 @@ class Processes:
         code = process.exitcode
         how = f"signal {-code} ({signal.Signals(-code).name})" if code is not None and code < 0 else f"exit code {code}"
         return f"died of {how} while it was {self._state_of(number)}; {self._last_words(number)}"
+
+    def was_killed(self, number: int) -> bool:
+        """Tell whether somebody has killed one that is dead."""
+        return bool(self.workers[number].process.exitcode == -signal.SIGKILL)
 
     def stop(self, *, kill: bool) -> list[str]:
         """End the processes, which have been told to stop or are to be killed; remove what the run left in memory."""

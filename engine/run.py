@@ -35,13 +35,13 @@ from .cells import ParallelJoin, Workers
 from .control import Mailbox, Question
 from .graph import JoinNode, LateNode, MapNode, Node, WriteNode, reachable
 from .keeper import Keeper, new_lineage
-from .physical import check_memory, layout_of
+from .physical import MOST_WORKERS, check_memory, layout_of
 from .plan import needed_columns, source_groups
 from .processes import Processes
 from .reading import SourceState, due_in, idle_floor, next_source
 from .result import Result, StepReport
 from .tasks import EPOCH_BYTES, JoinTask, ReadTask, SinkTask, Task, make_task, say_where
-from .trail import Trail
+from .trail import ALL, Trail
 
 PROGRESS_SECONDS = 0.5
 
@@ -242,25 +242,36 @@ class Runner:
                 if isinstance(task, ReadTask):
                     task.open()
                 elif isinstance(task, SinkTask):
-                    self._open_sink(task, number)
+                    self._open_sink(task)
         for at, join in enumerate(self.parallel):
             with _Told(join.node):
                 assert self.workers is not None
                 join.open(self.workers, at)
         for state in self._sources():
             state.begin(self.clock())
-        self.trail.begin(self._rows_of_sources())
+        self._go_on(number)
+        self.trail.begin(number, self._rows_of_sources())
         if self.keeper is not None and number is None:
             self.checkpoint()
         self.opened = True
 
-    def _open_sink(self, task: SinkTask, number: int | None) -> None:
+    def _open_sink(self, task: SinkTask) -> None:
+        if self.keeper is not None and self.keeper.checkpoints.told:
+            task.pending.clear()
         before = task.node.inputs[0]
         has_schema = not isinstance(before, MapNode) or before.known
         task.open(task.node.schema if has_schema else None, self.lineage)
-        if number is not None:
-            assert self.keeper is not None
-            task.go_on(number, self.keeper.coordinator.next, shown=self.keeper.shown)
+
+    def _go_on(self, number: int | None) -> None:
+        """Have the sinks go on behind a checkpoint: all of them, or none if one cannot."""
+        if self.keeper is None or number is None:
+            return
+        for task in self.sinks:
+            with _Told(task.node):
+                task.check_go_on(number, shown=self.keeper.shown)
+        for task in self.sinks:
+            with _Told(task.node):
+                task.go_on(number, self.keeper.coordinator.next, shown=self.keeper.shown)
 
     def finished(self) -> bool:
         """Tell whether every source has ended, and nothing is under way."""
@@ -321,10 +332,13 @@ class Runner:
             what = "rescale" if verb == "rescale" else "a savepoint"
             raise FlowError(f"flow {self.name!r}: {what} needs a run with checkpoint=…")
         if verb == "rescale":
+            if argument > MOST_WORKERS:
+                raise FlowError(f"flow {self.name!r}: workers={argument}; a run has {MOST_WORKERS} at most")
             self.check_workers(argument)
         elif argument is not None:
             assert self.keeper is not None
-            self.keeper.checkpoints.check_savepoint(argument)
+            outputs = [path for node in self.sink_nodes if (path := getattr(node.sink, "path", None)) is not None]
+            self.keeper.checkpoints.check_savepoint(argument, outputs)
 
     def leave_savepoint(self, question: Question) -> None:
         """Copy the checkpoint that was just made to where somebody asked for it, and tell so."""
@@ -378,7 +392,8 @@ class Runner:
             self._announce(number)
 
     def _rows_of_sources(self) -> dict[str, int]:
-        return {state.task.node.label: state.task.rows_in for state in self._sources()}
+        tasks = [state.task for state in self._sources()]
+        return {task.node.label: ALL if task.ended else task.rows_in for task in tasks}
 
     def _announce(self, number: int) -> None:
         for task in self.graph.tasks:
@@ -521,11 +536,14 @@ class Runner:
 
     def _read(self, state: SourceState, group: list[SourceState]) -> bool:
         task = state.task
-        place, label = task.place, task.node.label
-        self.trail.needs(label, task.rows_in + 1)  # if this fails
-        with _Told(task.node):
-            batch = task.read()
-        self.trail.needs(label, task.rows_in)
+        place, rows, label = task.place, task.rows_in, task.node.label
+        try:
+            with _Told(task.node):
+                batch = task.read()
+        except DovetailError:
+            self.trail.read(label, task.rows_in + (task.rows_in == rows))  # it is past that when it brings another row
+            raise
+        self.trail.read(label, task.rows_in)
         self.moved |= batch is not None or task.place != place
         if batch is None:
             return self._silent(state, group)
@@ -616,8 +634,10 @@ def _attempt(runner: Runner, rescaled: "Future[Any] | None") -> Result:
             outcome = "stopped"
         if keeper is None:
             runner.commit(last=True)
-        elif not keeper.is_finished:
-            runner.checkpoint(finished=outcome == "finished")
+        else:
+            if not keeper.is_finished:
+                runner.checkpoint(finished=outcome == "finished")
+            keeper.tell()
         if runner.stopping is not None and runner.stopping.argument is not None:
             runner.leave_savepoint(runner.stopping)
     except BaseException as error:

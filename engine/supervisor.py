@@ -83,27 +83,46 @@ class _Supervisor:
     def _pass_on(self, number: int, _: object) -> None:
         self.told = True
         if self.child is not None:
-            self.child.send_signal(signal.SIGTERM)
+            self.child.send_signal(signal.SIGTERM)  # one that is gone has been waited for: it goes nowhere
 
     def run(self) -> int:
         decides = Coordinator(self.every, _last_checkpoint(self.checkpoint))
         while True:
-            how = self._attempt()
+            how, code = self._attempt()
             if (end := self.folder.read("end.json")) is not None:
                 return 0 if end["outcome"] in ("finished", "stopped") else 1
-            trail = Trail.left(self.folder.path / TRAIL)
-            decides.reached(_last_checkpoint(self.checkpoint), trail.kept)
+            if self.told and code == -signal.SIGTERM:  # it had not begun yet, and did not know how to stop
+                return self._stopped_between(how)
+            trail, number = Trail.left(self.folder.path / TRAIL), _last_checkpoint(self.checkpoint)
+            decides.reached(number, trail.kept(number))
             can_go_on = self.checkpoint is not None and not self.told
-            pause = decides.failed(time.monotonic(), trail.to_pass) if can_go_on else None
+            killed = code == -signal.SIGKILL
+            pause = decides.failed(time.monotonic(), trail.to_pass, killed=killed) if can_go_on else None
             if pause is None:
                 self.folder.end("died", self._epitaph(how, decides, trail))
                 return 1
-            print(f"dovetail: the run {how}; going on from the last checkpoint in {pause:g} s", flush=True)
-            time.sleep(pause)
+            with contextlib.suppress(OSError):  # no room for the log is no reason not to go on
+                print(f"dovetail: the run {how}; going on from the last checkpoint in {pause:g} s", flush=True)
+            if self._waits(pause):
+                return self._stopped_between(how)
+            self.command = [word for word in self.command if word != "--fresh"]  # it has begun
 
-    def _attempt(self) -> str:
-        """Start the run, and wait until it is gone; return what became of it."""
+    def _stopped_between(self, how: str) -> int:
+        self.folder.end("stopped", f"the run {how}, and was stopped before it went on from its last checkpoint")
+        return 0
+
+    def _waits(self, seconds: float) -> bool:
+        """Wait; return whether it is to stop."""
+        until = time.monotonic() + seconds
+        while not self.told and (left := until - time.monotonic()) > 0:
+            time.sleep(min(left, LOOK_SECONDS / 10))
+        return self.told
+
+    def _attempt(self) -> tuple[str, int | None]:
+        """Start the run, and wait until it is gone; return how it ended, and its exit code; None if it was stuck."""
         self.child = subprocess.Popen(self.command)
+        if self.told:  # only just now
+            self.child.send_signal(signal.SIGTERM)
         watch = Watch(1, Options.from_environment().silence_seconds)
         silent: list[tuple[int, str]] = []
         while True:
@@ -117,8 +136,8 @@ class _Supervisor:
                     code = self.child.wait()
                     break
         if silent:
-            return f"{silent[0][1]}; it was killed"
-        return _ending(code)
+            return f"{silent[0][1]}; it was killed", None
+        return _ending(code), code
 
     def _epitaph(self, how: str, decides: Coordinator, trail: Trail) -> str:
         last = _tail(self.folder.path / "log")
@@ -127,8 +146,8 @@ class _Supervisor:
         if self.told:
             return f"the run {how} while it was being stopped; start it again to go on from its last checkpoint"
         return (
-            f"the run {how}. This was the {decides.failures}th attempt that came no further, {decides.place} "
-            f"({trail.since_checkpoint()}), so it is not started again; the last it wrote:\n{last}"
+            f"the run {how}. {decides.why} ({trail.since(decides.number)}), so it is not started again; the last it "
+            f"wrote:\n{last}"
         )
 
 

@@ -657,6 +657,11 @@ class SinkTask(Task):
             for epoch, part, batch in self.pending:
                 self.writer.stage(batch, epoch, part)
 
+    def check_go_on(self, number: int, *, shown: int | None) -> None:
+        """Raise if the sink cannot go on behind a checkpoint; nothing is changed."""
+        if self.writer is not None and hasattr(self.writer, "check_rewind"):
+            self.writer.check_rewind(number, shown)
+
     def go_on(self, number: int, epoch: int, *, shown: int | None) -> None:
         """Go on behind a checkpoint, with an epoch: commit what it has; what was shown after it is taken back.
 

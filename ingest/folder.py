@@ -15,8 +15,9 @@ Invariants
 - All files of a commit are complete and durable before the first of them is renamed.
 - Only files that bear our name for a part are ever deleted, and only with `overwrite=True`, when the run
   opens the sink. A folder with anything else in it, except names that start with `.` or `_`, is refused.
-- With checkpoints one `.lineage-*` says whose output it is, and is locked as long as that run lives. The output is
-  taken back to an epoch before it changes hands.
+- With checkpoints one `.lineage-*` says whose output it is, and is locked as long as that run lives. Output changes
+  hands, durably, before the first part of it is taken back: who had it before would not know of the hole.
+- The names of parts, sorted as texts, are in the order in which they were shown.
 - A run that committed and had no rows leaves one file without rows, so that its schema can be read.
 
 An epoch is one file, unless it passes `FILE_BYTES` or `FILE_ROWS`; the renames of an epoch of several files
@@ -111,7 +112,25 @@ def _parent_problem(path: str) -> str:
 
 
 def _is_part(name: str, extension: str) -> bool:
-    return re.fullmatch(rf"part-\d{{6,}}-\d{{4,}}\.{extension}", name) is not None
+    return re.fullmatch(rf"part-[a-z]?\d{{6,}}-[a-z]?\d{{4,}}\.{extension}", name) is not None
+
+
+def part_name(epoch: int, number: int, extension: str) -> str:
+    """Name a part, so that names sorted as texts are in the order of their numbers: a letter tells how many digits.
+
+    >>> part_name(7, 0, "csv"), part_name(1_000_000, 0, "csv"), part_name(70_000_000, 12_345, "csv")
+    ('part-000007-0000.csv', 'part-a1000000-0000.csv', 'part-b70000000-a12345.csv')
+    """
+
+    def ordered(n: int, digits: int) -> str:
+        more = len(str(n)) - digits
+        return f"{n:0{digits}d}" if more <= 0 else f"{chr(ord('a') + more - 1)}{n}"
+
+    return f"part-{ordered(epoch, 6)}-{ordered(number, 4)}.{extension}"
+
+
+def _epoch_of(name: str) -> int:
+    return int(name.split("-")[1].lstrip("abcdefghijklmnopqrstuvwxyz"))
 
 
 class FolderWriter:
@@ -163,25 +182,34 @@ class FolderWriter:
         self._unlock: Callable[[], None] | None = None  # lets go of the folder
         self._ancestors: list[Any] = []  # (lineage, epoch): whose output was taken over, up to where
         self._ended = False
+        self._known = known
         if known:
-            self._resume(known)
+            with self._errors("resuming", path):
+                self._take_over(known)
+                self._other_marks()
         else:
             self._begin(overwrite)
 
+    def rewind(self, _epoch: int, _shown: int | None) -> None:
+        """Go on from the checkpoint: what it has is shown, what came after it is taken back.
+
+        Nothing was changed before: a run that cannot begin leaves what there is to whoever has it.
+        """
+        if self._known:
+            self._resume(self._known)
+
     def _resume(self, known: Any) -> None:
-        """Go on from a checkpoint: what it has is shown, what came after it is taken back."""
         disk, folder = self._disk, self._path
         with self._errors("resuming", folder):
-            self._take_over(known)
             self._files, self._committed = known["files"], known["committed"]
             wanted = {name: epoch for epoch, name in known["staged"]}
             last = max([known["epoch"], *wanted.values()])
-            taken = [n for n in disk.names(folder) if _is_part(n, self._extension) and int(n.split("-")[1]) > last]
+            self._sign()
+            taken = [n for n in disk.names(folder) if _is_part(n, self._extension) and _epoch_of(n) > last]
             for name in reversed(taken):  # the newest first: what is shown is always a beginning
                 disk.remove(os.path.join(folder, name))
             if taken:
                 disk.sync_folder(folder)  # else a loss of power could bring them back, and a later checkpoint own them
-            self._sign()
             shown = set(disk.names(folder))
             disk.make_folder(self._staging)
             before = os.path.join(folder, STAGING + known["lineage"])
@@ -238,17 +266,19 @@ class FolderWriter:
         return list(json.loads(text)) if text else []
 
     def _other_marks(self) -> list[str]:
-        """Return the marks of runs that are no more; raise if one is still writing."""
-        others = [os.path.join(self._path, LINEAGE + mark) for mark in self._marks() if mark != self._lineage]
-        for other in others:
-            try:
-                self._disk.lock(other)()
-            except LockedError as error:
-                raise SinkError(
-                    f"{self._extension} sink: the folder {self._path!r} is being written by another run{error.holder}; "
-                    "stop that one first, or give each a folder of its own"
-                ) from None
-        return others
+        """Return the marks of runs that are no more; raise if one is still writing, a copy of this one perhaps."""
+        for mark in self._marks():
+            self._lock(mark)()
+        return [os.path.join(self._path, LINEAGE + mark) for mark in self._marks() if mark != self._lineage]
+
+    def _lock(self, mark: str) -> Callable[[], None]:
+        try:
+            return self._disk.lock(os.path.join(self._path, LINEAGE + mark))
+        except LockedError as error:
+            raise SinkError(
+                f"{self._extension} sink: the folder {self._path!r} is being written by another run{error.holder}; "
+                "stop that one first, or give each a folder of its own"
+            ) from None
 
     def _sign(self) -> None:
         """Say durably whose output this is, and from whom it was taken over, up to which epoch; then nobody else's."""
@@ -257,7 +287,7 @@ class FolderWriter:
         if not disk.exists(mine):
             write_whole(disk, mine, [json.dumps(self._ancestors).encode()])
             disk.sync_folder(self._path)
-        self._unlock = disk.lock(mine)
+        self._unlock = self._lock(self._lineage)
         # Also marks that were never whole.
         names = [name for name in disk.names(self._path) if name.startswith(LINEAGE) and name.endswith(TEMPORARY)]
         others += [os.path.join(self._path, name) for name in names]
@@ -290,7 +320,12 @@ class FolderWriter:
                 raise SinkError(f"{self._extension} sink: {problem}")
             disk = self._disk
             disk.make_folder(self._path)
-            self._other_marks()
+            others = [os.path.basename(other).removeprefix(LINEAGE) for other in self._other_marks()]
+            if not overwrite and any(disk.names(os.path.join(self._path, STAGING + other)) for other in others):
+                raise SinkError(
+                    f"{self._extension} sink: the folder {self._path!r} holds rows of another run, which can be gone "
+                    "on with and has not shown them yet; pass overwrite=True or another folder"
+                )
             for name in disk.names(self._path) if overwrite else ():
                 old = os.path.join(self._path, name)
                 if _is_part(name, self._extension) or name.startswith(LINEAGE):
@@ -302,7 +337,6 @@ class FolderWriter:
             if self._outlives:
                 self._sign()
                 self._remove_foreign_staging(self._lineage)
-            disk.sync_folder(os.path.dirname(os.path.abspath(self._path)))
 
     def stage(self, batch: pa.RecordBatch, epoch: int, part: int) -> None:
         """Write rows, or gather them; nobody sees them."""
@@ -375,7 +409,7 @@ class FolderWriter:
     def _write(self) -> None:
         """Write the rows that wait into the open epoch's file; complete it when it is large."""
         assert self._epoch is not None
-        name = f"part-{self._epoch:06d}-{self._number:04d}.{self._extension}"
+        name = part_name(self._epoch, self._number, self._extension)
         with self._errors("writing", name):
             table = pa.Table.from_batches(self._waiting, self._schema)
             self._waiting, self._rows, self._bytes = [], 0, 0

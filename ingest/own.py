@@ -148,7 +148,7 @@ class _OwnReader:
 
     def read(self) -> pa.RecordBatch | EndOfSource | None:
         """Return the next rows, None if there are none now, or `END_OF_SOURCE`."""
-        while (batch := self._read()) is not None and batch is not END_OF_SOURCE and self._skip and batch.num_rows:
+        while (batch := self._read()) is not None and batch is not END_OF_SOURCE and self._skip:
             assert isinstance(batch, pa.RecordBatch)
             self._skip, batch = max(0, self._skip - batch.num_rows), batch.slice(self._skip)
             if batch.num_rows:
@@ -254,23 +254,28 @@ class _OwnWriter:
     def __init__(self, instance: Any, name: str, transactional: bool) -> None:
         self._instance, self._name, self._transactional = instance, name, transactional
 
-    def rewind(self, epoch: int, shown: int | None) -> None:
-        """Have what was shown after an epoch taken back; raise if that cannot be."""
+    def check_rewind(self, epoch: int, shown: int | None) -> bool:
+        """Tell whether something was shown after an epoch; raise if that cannot be taken back."""
         if not self._transactional:
-            return
+            return False
         if hasattr(self._instance, "committed"):
             shown = call_user(self._instance.committed, name=f"{self._name}.committed")
             if shown is None:
-                return
+                return False
         if shown is not None and shown <= epoch:
-            return
+            return False
         if not hasattr(self._instance, "rewind"):
             more = "perhaps more than that" if shown is None else f"epochs up to {shown}"
             raise SinkError(
                 f"sink {self._name}: the flow goes on behind epoch {epoch}, and it has shown {more}; give the class "
                 "committed() and rewind(epoch) so that it can take that back, or begin anew in other folders"
             )
-        call_user(self._instance.rewind, epoch, name=f"{self._name}.rewind")
+        return True
+
+    def rewind(self, epoch: int, shown: int | None) -> None:
+        """Have what was shown after an epoch taken back."""
+        if self.check_rewind(epoch, shown):
+            call_user(self._instance.rewind, epoch, name=f"{self._name}.rewind")
 
     def stage(self, batch: pa.RecordBatch, epoch: int, part: int) -> None:
         """Hand on rows."""

@@ -25,13 +25,14 @@ import pyarrow.parquet as pq
 import pytest
 from dovetail import left, right
 from dovetail.disk import Disk
+from dovetail.engine import trail as trail_of
 from dovetail.engine.checkpoints import JOINED_ROWS, PIECE_BYTES, Checkpoints, FlowMark, _grouped, _packed, _unpacked
-from dovetail.engine.coordinator import CALM_SECONDS, MOST_ATTEMPTS, Coordinator
+from dovetail.engine.coordinator import CALM_SECONDS, LONGEST_PAUSE, MOST_ATTEMPTS, MOST_OWN, Coordinator
 from dovetail.engine.keeper import Saver
 from dovetail.engine.run import Runner
 from dovetail.engine.snapshots import decode, encode
 from dovetail.engine.tasks import EPOCH_BYTES
-from dovetail.engine.trail import Trail
+from dovetail.engine.trail import ALL, Trail
 from dovetail.operators.contracts import Rows
 
 ROWS = 1500
@@ -237,7 +238,8 @@ def test_the_coordinator_forgives_whoever_gets_past_the_place():
     assert run.begin(0.0, {"one": 0}) == 0
     run.durable(0)
     for n in range(1, 10):
-        assert run.failed(0.0, {"one": 10 * n}) == 0.1, "each attempt got past where the one before it had failed"
+        pause = run.failed(0.0, {"one": 10 * n}, killed=True)
+        assert pause == 0.1, "each attempt got past where the one before it had failed"
         assert run.due(0.0)
         assert run.begin(0.0, {"one": 10 * n}) == n
         run.durable(n)
@@ -271,6 +273,26 @@ def test_the_coordinator_forgives_whoever_has_gone_on_for_long(every, calm):
     assert pause is None
 
 
+def test_the_coordinator_gives_up_what_comes_further_and_fails_by_itself_for_ever():
+    """What fails may be the end of an input, or that it is silent: rows prove nothing then."""
+    run, pauses = Coordinator(every=1.0), []
+    for n in range(0, 2 * MOST_OWN, 2):
+        run.reached(n, {"one": 100 * n})
+        assert run.failed(0.0, {"one": 100 * n + 50}, killed=True) == 0.1, "beside it somebody kills it"
+        run.reached(n + 1, {"one": 100 * n + 50})
+        pauses.append(run.failed(0.0, {"one": 100 * n + 99}))
+        assert run.failures == 1
+    assert pauses[:3] == [0.1, 0.2, 0.4] and pauses[-2:] == [LONGEST_PAUSE, None]
+    assert run.why is not None and "the 20th attempt that failed, and none went on for long; the last, from" in run.why
+
+
+def test_the_coordinator_does_not_give_up_what_is_killed_and_comes_further():
+    run = Coordinator(every=1.0, number=0)
+    for n in range(5 * MOST_OWN):
+        run.reached(n, {"one": 100 * n})
+        assert run.failed(0.0, {"one": 100 * n + 50}, killed=True) == 0.1
+
+
 def test_the_coordinator_takes_a_checkpoint_that_somebody_else_has_made_for_what_it_has():
     run = Coordinator(every=1.0, number=4)
     for n in range(1, MOST_ATTEMPTS):
@@ -284,22 +306,37 @@ def test_the_coordinator_takes_a_checkpoint_that_somebody_else_has_made_for_what
 
 
 def test_what_a_dead_run_has_left_of_its_way_can_be_read(tmp_path):
-    path = tmp_path / "trail"
+    path, one, two = tmp_path / "trail", "read 'größer'", "read 'b'"
     assert Trail.left(path).to_pass == {}, "it has died before it began"
+    assert Trail.left(path).kept(None) == Trail.left(path).kept(0) == {}
     for _ in range(2):  # the second one begins anew in the same place
         trail = Trail(path)
-        trail.begin({"read 'größer'": 5, "read 'b'": 2**40})
+        trail.begin(4, {one: 5, two: 2**40})
         left = Trail.left(path)
-        assert left.to_pass == left.kept == {"read 'größer'": 5, "read 'b'": 2**40}
-        assert left.since_checkpoint() == "no rows"
-        trail.needs("read 'größer'", 7)
-        trail.durable({"read 'größer'": 6, "read 'b'": 2**41})
-        trail.needs("read 'b'", 2**41 + 1)
-        assert left.since_checkpoint() == "no rows", "it was read before that"
+        assert left.to_pass == left.kept(4) == {one: 5, two: 2**40}
+        assert left.since(4) == "no rows" and left.kept(3) == left.kept(None) == {}
+        trail.read(one, 7)
+        trail.checkpoint(5, {one: 6, two: 2**41})
+        trail.read(two, 2**41 + 1)
+        assert left.since(4) == "no rows", "it was read before that"
         left = Trail.left(path)
-        assert left.since_checkpoint() == (
-            "rows 6 to 7 of read 'größer', rows 2,199,023,255,552 to 2,199,023,255,553 of read 'b'"
-        )
+        assert left.kept(4) == {one: 5, two: 2**40}, "nobody knows whether 5 was made"
+        assert left.since(5) == "rows 6 to 7 of read 'größer', rows 2,199,023,255,552 to 2,199,023,255,553 of read 'b'"
+        trail.checkpoint(6, {one: 7, two: 2**41})
+        assert Trail.left(path).kept(4) == {} and Trail.left(path).kept(5) == {one: 6, two: 2**41}
+        trail.begin(5, {one: 6, two: 2**41})  # another attempt
+        trail.checkpoint(7, {one: 7, two: ALL})
+        left = Trail.left(path)
+        assert left.kept(5)[one] == 6 and left.kept(7) == {one: 7, two: ALL}
+
+
+def test_a_trail_that_has_no_room_says_so(tmp_path, monkeypatch):
+    def full(path, nbytes):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(trail_of, "reserve", full)
+    with pytest.raises(dt.DovetailError, match="trail' cannot be made: No space left on device; make room there"):
+        Trail(tmp_path / "trail").begin(None, {"read 'a'": 0})
 
 
 @pytest.mark.parametrize("fails", ["source", "step"])
@@ -725,7 +762,7 @@ def test_rows_are_written_once_and_files_that_nobody_needs_go(tmp_path):
     folder.close()
 
 
-@pytest.mark.parametrize("where", ["rename", "sync_folder", "write"])
+@pytest.mark.parametrize("where", ["rename", "sync_folder", "create"])
 def test_a_checkpoint_is_there_when_its_manifest_is_whatever_fails_then(tmp_path, monkeypatch, where):
     """An attempt that went on from the one before would spoil it, and a kill in the middle leave it damaged."""
     folder = Checkpoints(str(tmp_path / "state"), FlowMark("f", {}), Disk())

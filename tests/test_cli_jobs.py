@@ -14,8 +14,10 @@ import tempfile
 import textwrap
 from pathlib import Path
 
+import dovetail as dt
 import pyarrow.parquet as pq
 import pytest
+from dovetail.engine.jobs import JobFolder, ask
 
 JOB = """
     import os
@@ -232,13 +234,11 @@ BESIDE = """
                     return None  # until there has been a checkpoint, as the other goes on
                 with open("deaths", "a") as deaths:
                     deaths.write("x")
-                if WHERE == "source":
-                    os.abort()
             self.at += 1
             return pa.record_batch({"x": [self.at]})
 
     def step(batch):
-        if WHERE == "step" and batch.column("x").to_pylist() == [8]:
+        if batch.column("x").to_pylist() == [8]:
             os.abort()
         return batch
 
@@ -249,9 +249,8 @@ BESIDE = """
 """
 
 
-@pytest.mark.parametrize("where", ["source", "step"])
-def test_an_input_that_goes_on_does_not_make_up_for_one_that_kills_the_run(place, where):
-    (place / "job.py").write_text(f"WHERE = {where!r}\n" + textwrap.dedent(BESIDE))
+def test_an_input_that_goes_on_does_not_make_up_for_one_that_kills_the_run(place):
+    (place / "job.py").write_text(textwrap.dedent(BESIDE))
     (place / "deaths").touch()
     says("run", "job.py", "--detach", "--checkpoint", "state", "--every", "0s")
     end = ended("beside")
@@ -259,6 +258,66 @@ def test_an_input_that_goes_on_does_not_make_up_for_one_that_kills_the_run(place
     assert "This was the 4th attempt that came no further, from checkpoint" in end["message"]
     assert "rows 7 to 8 of read 'ill'" in end["message"]
     assert (place / "deaths").read_text() == "xxxx"
+
+
+def test_a_job_that_is_to_begin_anew_does_so_once(place, expected):
+    detached("--fresh", "--name", "lock")  # which is a name like any other
+    first = wait_for(lambda: head("lock"))
+    os.kill(first, signal.SIGKILL)
+    wait_for(lambda: head("lock") not in (None, first))
+    (place / "go").touch()
+    assert ended("lock")["outcome"] == "finished"
+    assert pq.read_table("out").equals(expected)
+    assert "holds checkpoint" in says("run", "job.py", "--checkpoint", "state", "--fresh", code=1)
+    assert "removed" in says("clean")
+
+
+def test_a_stop_between_two_attempts_is_a_stop(place):
+    (place / "job.py").write_text(textwrap.dedent(JOB).replace("if DIES", "if os.path.exists('ill')"))
+    detached()
+    (place / "ill").touch()
+    (place / "go").touch()
+    folder = Path(os.environ["DOVETAIL_RUNS"]) / "jobs" / "pairs"
+    wait_for(lambda: (folder / "log").exists() and "in 0.4 s" in (folder / "log").read_text())
+    (place / "ill").unlink()  # it would go on now
+    os.kill(json.loads((folder / "job.json").read_text())["pid"], signal.SIGTERM)
+    assert ended()["outcome"] == "stopped"
+    assert "stopped before it went on from its last checkpoint" in says("status", "pairs")
+
+
+def test_what_cannot_go_on_is_not_tried_again(place):
+    detached()
+    (place / "job.py").unlink()
+    os.kill(wait_for(head), signal.SIGKILL)
+    end = ended()
+    assert end["outcome"] == "failed" and "there is no file 'job.py'" in end["message"]
+
+
+def test_a_job_is_not_asked_for_what_would_break_it(place):
+    detached()
+    assert "workers=257; a run has 256 at most" in says("rescale", "pairs", "257", code=1)
+    for inside in ("state/saved", "out/deep/saved"):
+        assert "which holds what this flow writes, and nothing else" in says("savepoint", "pairs", inside, code=1)
+    says("stop", "pairs")
+
+
+def test_words_of_a_command_may_stand_in_any_order_and_are_not_guessed(place):
+    said = says("run", "--every", "0s", "--detach", "--checkpoint", "state", "--", "job.py")
+    assert "job 'pairs' runs" in said and "pairs  running" in says("status")
+    says("stop", "pairs")
+    assert "unrecognized arguments: --det" in says("run", "job.py", "--det", "--checkpoint", "state", code=2)
+    assert "job '' is not a name" in says("run", "job.py", "--detach", "--name", "", code=2)
+
+
+def test_a_question_is_answered_by_who_was_asked_alone(place):
+    detached()
+    folder = JobFolder("pairs")
+    real = folder.read("head")
+    folder.write("head", {"pid": 1})  # as if it had been asked before another one took its place
+    with pytest.raises(dt.DovetailError, match="was lost while it was asked, and goes on .*; ask again"):
+        ask(folder, "stop")
+    folder.write("head", real)
+    assert "pairs  running" in says("status"), "and it goes on"
 
 
 def test_what_cannot_start_is_told_at_once(place):

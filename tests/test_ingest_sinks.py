@@ -886,7 +886,9 @@ def test_what_a_killed_run_has_moved_into_the_folder_is_made_durable_by_the_next
     assert os.listdir(out).count("part-000001-0000.parquet") == 1
     monkeypatch.setattr(Disk, "sync_folder", lambda self, path: (synced.append(path), real(self, path)))
     second = parquet(out).writer(batch.schema, "run-1", known)
-    assert synced == [out]
+    assert synced == [], "it may be that another part of the flow cannot begin"
+    second.rewind(1, 1)
+    assert out in synced
     second.commit(1)
     second.close()
     assert pq.read_table(out)["x"].to_pylist() == batch["x"].to_pylist()

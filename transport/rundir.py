@@ -79,8 +79,8 @@ def sweep(where: Path | None = None) -> list[Path]:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 _remove(path)
                 gone.append(path)
-        except (BlockingIOError, FileNotFoundError, NotADirectoryError):
-            continue  # it runs, or is only just being made or removed
+        except (BlockingIOError, FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            continue  # it runs, or is only just being made or removed, or is the folder of jobs, one of which is `lock`
     return gone
 
 

@@ -173,13 +173,6 @@ class Disk:
         self.pending.append((path, None, self.files[path]))
         return Open(self, path)
 
-    def write(self, path, data):
-        self.world.point(f"write {path}")
-        if path not in self.files:
-            self.files[path] = File()
-            self.pending.append((path, None, self.files[path]))
-        self.files[path].data[:] = data
-
     def put(self, path, data):
         """Append to a file; whatever is to happen to a write happens here."""
         self.world.point(f"append {path}")
@@ -554,6 +547,9 @@ class Launcher:
 
     def name(self, number):
         return f"worker {number}"
+
+    def was_killed(self, number):
+        return True
 
     def obituary(self, number):
         return "died in a simulation"

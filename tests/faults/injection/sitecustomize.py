@@ -30,7 +30,7 @@ MARKS = os.environ.get("FAULTS_MARKS", "")
 
 KINDS = [
     (r"checkpoint-\d+\.json", "manifest"), (r"state-.*", "state"), (r"rows-.*", "rows"), (r"part-.*", "part"),
-    (r"\.lineage-.*", "lineage"), (r"\.staging-.*", "staging"), (r"lock|shown", None),
+    (r"\.lineage-.*", "lineage"), (r"\.staging-.*", "staging"), (r"lock|shown|told", None),
 ]  # fmt: skip
 
 
@@ -72,7 +72,7 @@ def told_to_stop(_, message):
 
 WRAPPED = {
     "disk": [
-        *(("Disk", name, on_path(name)) for name in ("create", "write", "sync", "sync_folder", "remove", "read")),
+        *(("Disk", name, on_path(name)) for name in ("create", "sync", "sync_folder", "remove", "read")),
         ("Disk", "measure", on_path("read")),
         ("Disk", "remove_folder", on_path("remove_folder")), ("Disk", "rename", on_target("rename")),
     ],
