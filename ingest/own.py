@@ -70,7 +70,9 @@ def sink(cls: type) -> "Factory":
     - `stage(self, batch, epoch, part)`: take rows that nobody may see yet;
     - `commit(self, epoch)`: show what was staged for this epoch and those before it; bears being repeated;
     - `abort(self)`: drop what was staged and not committed;
-    - if it likes, `open(self, schema, lineage)`, called once before the rest, and `close(self)`, after it;
+    - if it likes, `open(self, schema, lineage)`, called once before the rest, and `close(self)`, after it. What a
+      process that died had staged and not committed comes again, in the same epoch and perhaps in other batches: who
+      stages somewhere that outlives it drops in `open` what is there;
     - `transactional = True` on the class, if each result is to count as shown once. Then it remembers, wherever it
       shows results, the last epoch that it has committed, and shows none of those before again;
     - `committed(self)`, which returns that epoch (None: none yet), and `rewind(self, epoch)`, which takes back what was
