@@ -255,7 +255,10 @@ class Checkpoints:
     @property
     def told(self) -> bool:
         """Tell whether sinks have certainly shown all that the last checkpoint has."""
-        return self.latest is not None and self._noted(_TOLD) == self.latest.number
+        try:
+            return self.latest is not None and self._noted(_TOLD) == self.latest.number
+        except (OSError, ValueError):  # damaged
+            return False
 
     def tell(self) -> None:
         """Note durably that they have."""
@@ -263,14 +266,19 @@ class Checkpoints:
             self._note(_TOLD, self.latest.number)
 
     def _note(self, name: str, number: int) -> None:
-        write_whole(self.disk, self._path(name), [str(number).encode()])
+        text = str(number).encode()
+        write_whole(self.disk, self._path(name), [b"%s %08x\n" % (text, zlib.crc32(text))])
         self.disk.sync_folder(self.folder)
 
     def _noted(self, name: str) -> int | None:
+        """Return what was noted, None if nothing was; raise if it cannot be told."""
         try:
-            return int(self.disk.read(self._path(name)))
+            text, _, crc = self.disk.read(self._path(name)).partition(b" ")
         except FileNotFoundError:
             return None
+        if crc != b"%08x\n" % zlib.crc32(text):
+            raise ValueError(f"{name!r} is damaged")
+        return int(text)
 
     def folder_of(self, step: str) -> str:
         """Name the folder that a source may keep files in."""

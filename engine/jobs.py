@@ -12,7 +12,7 @@ was killed must not look alive. Idea: each job has a folder of its own, beside t
 An answer that never comes, since the job died meanwhile, is noticed by the lock, or by another process answering.
 """
 
-__all__ = ["JobFolder", "ask", "clean", "known_jobs", "serving"]
+__all__ = ["TRAIL", "JobFolder", "ask", "clean", "known_jobs", "serving"]
 
 import contextlib
 import fcntl
@@ -38,6 +38,9 @@ from .control import Mailbox
 
 MOST_BYTES = 1 << 16
 """Bytes of a question or an answer: more is not one."""
+
+TRAIL = "trail"
+"""The file in a job's folder that says how far the run has come (trail.py)."""
 
 LOST = "it was lost while it was asked, and goes on from its last checkpoint; ask again"
 
@@ -65,7 +68,7 @@ class JobFolder:
 
     def forget(self) -> None:
         """Remove what is known of the one that had this name before."""
-        for name in ("end.json", "control.sock", "head", "log", "rescaled", "trail"):
+        for name in ("end.json", "control.sock", "head", "log", "rescaled", TRAIL):
             (self.path / name).unlink(missing_ok=True)
 
     def claim(self, about: dict[str, Any]) -> bool:

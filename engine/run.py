@@ -641,6 +641,8 @@ def _attempt(runner: Runner, rescaled: "Future[Any] | None") -> Result:
         if runner.stopping is not None and runner.stopping.argument is not None:
             runner.leave_savepoint(runner.stopping)
     except BaseException as error:
+        if keeper is not None:
+            keeper.saver.abandon()  # before sinks let go of their folders: a checkpoint may still become durable
         for problem in runner.close(failed=True):
             error.add_note(f"While closing, after that: {problem}")
         if runner.stopping is not None and not runner.stopping.answer.done():

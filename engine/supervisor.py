@@ -25,15 +25,12 @@ from typing import Any
 from ..config import Options
 from ..errors import JobError
 from .coordinator import Coordinator
-from .jobs import JobFolder, ask
+from .jobs import TRAIL, JobFolder, ask
 from .trail import Trail
 from .watch import Watch
 from .worker import Pulse, die_with
 
 LOOK_SECONDS = 0.25
-
-TRAIL = "trail"
-"""The file in the job's folder that says how far the run has come."""
 
 
 def detach(folder: JobFolder, command: list[str]) -> None:

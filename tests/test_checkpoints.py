@@ -785,6 +785,29 @@ def test_a_checkpoint_is_there_when_its_manifest_is_whatever_fails_then(tmp_path
     folder.close()
 
 
+def test_what_sinks_may_have_shown_is_known_also_when_the_last_checkpoint_is_gone(tmp_path, monkeypatch):
+    def opened():
+        folder = Checkpoints(str(tmp_path / "state"), FlowMark("f", {}), Disk())
+        folder.open()
+        folder.close()
+        return folder
+
+    folder, synced, real = opened(), [], Disk.sync_folder
+    monkeypatch.setattr(Disk, "sync_folder", lambda self, path: (synced.append(os.listdir(path)), real(self, path)))
+    for number in range(4):
+        list(folder.save(number, {}, lineage="f-1", generation=0, finished=False, sync=[]))
+        assert "shown" in synced[-1], "durably, before sinks are told"
+    folder.tell()
+    assert opened().shown == 3 and opened().told
+    (tmp_path / "state" / "checkpoint-000003.json").unlink()
+    assert opened().latest.number == 2 and opened().shown == 3 and not opened().told
+    for name in ("shown", "told"):
+        damage(tmp_path / "state" / name)
+    assert opened().shown is None and not opened().told
+    (tmp_path / "state" / "shown").unlink()
+    assert opened().shown == 2, "a crash came between the first checkpoint and what notes it"
+
+
 def test_what_is_read_back_otherwise_makes_no_checkpoint(tmp_path, monkeypatch):
     folder = Checkpoints(str(tmp_path / "state"), FlowMark("f", {}), Disk())
     folder.open()
