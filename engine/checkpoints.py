@@ -172,6 +172,9 @@ class Checkpoints:
         assert manifest is not None
         try:
             self.disk.sync_folder(self.folder)  # who made it may have come no further than to its name
+            with contextlib.suppress(ValueError):  # one that is damaged tells that nobody knows
+                if (noted := self._noted(_SHOWN)) is None or noted < manifest.number:
+                    self._note(_SHOWN, manifest.number)
         except OSError as error:
             raise CheckpointError(
                 f"checkpoint={self.folder!r} cannot be made durable: {error.strerror or error}; give another disk"
@@ -264,6 +267,7 @@ class Checkpoints:
         """Note durably that they have."""
         if self.latest is not None and not self.told:
             self._note(_TOLD, self.latest.number)
+            self._sweep()
 
     def _note(self, name: str, number: int) -> None:
         text = str(number).encode()

@@ -770,9 +770,12 @@ def test_a_checkpoint_is_there_when_its_manifest_is_whatever_fails_then(tmp_path
     real = getattr(Disk, where)
 
     def done_and_then_fails(self, *arguments):
-        real(self, *arguments)
+        result = real(self, *arguments)
         if (tmp_path / "state" / "checkpoint-000003.json").exists():
+            if result is not None:
+                result.close()
             raise OSError(5, "Input/output error")
+        return result
 
     monkeypatch.setattr(Disk, where, done_and_then_fails)
     with pytest.raises(OSError, match="Input/output error"):
@@ -806,6 +809,8 @@ def test_what_sinks_may_have_shown_is_known_also_when_the_last_checkpoint_is_gon
     assert opened().shown is None and not opened().told
     (tmp_path / "state" / "shown").unlink()
     assert opened().shown == 2, "a crash came between the first checkpoint and what notes it"
+    opened().load()
+    assert (tmp_path / "state" / "shown").exists(), "sinks are told next"
 
 
 def test_what_is_read_back_otherwise_makes_no_checkpoint(tmp_path, monkeypatch):
