@@ -10,6 +10,7 @@ import functools
 import io
 import json
 import random
+import re
 import uuid
 from types import SimpleNamespace
 
@@ -28,7 +29,7 @@ from simulation.world import FAULTS, Crash, Hang, Launcher, Saver, World
 
 ROWS = 30
 MOST_STARTS = 80
-OUT, STATE = "/sim/out", "/sim/state"
+OUT, STATE, SECOND = "/sim/out", "/sim/state", "/sim/second"
 
 
 class Failure(AssertionError):
@@ -212,6 +213,10 @@ class Life:
         self.questions = rng.random() < 0.4
         self.state, self.savepoint = STATE, None
         self.saved = None  # a savepoint that was made
+        # Nothing happens to the first run; the second, which begins with a savepoint of the first, dies soon.
+        self.rivals = rng.random() < 0.25 and faults is FAULTS
+        if self.rivals:
+            self.world.budget, self.flips = 0, False
 
     def flow(self, layout="auto", index="auto"):
         world = self.world
@@ -250,11 +255,15 @@ class Life:
         self.finish()
         if self.saved is not None and not self.flipped:
             # In a checkpoint folder of its own, over the same output; the shop's calls cannot be taken back.
-            self.state, self.savepoint, self.world.budget = "/sim/second", self.saved, self.rng.randint(0, 2)
-            self.shop = None
+            self.state, self.savepoint, self.shop = SECOND, self.saved, None
+            self.world.budget = self.rng.randint(0, 2)
+            if self.rivals:
+                self.world.faults = ("crash", "crash", "power")
+                self.world.budget, self.world.every = self.rng.randint(1, 3), self.rng.choice([30, 60, 120])
             self.finish()
 
     def finish(self):
+        refused = set()
         while True:
             self.starts += 1
             if self.starts > MOST_STARTS:
@@ -266,7 +275,18 @@ class Life:
             self.check_beginning()
             if outcome == "finished":
                 break
+            if self.shop is None:  # there are two runs
+                refused |= {self.state} if outcome == "refused" else set()
+                if refused == {STATE, SECOND}:
+                    raise Failure("the output belongs to nobody: each run was refused")
+                if outcome == "refused" or (not refused and self.rng.random() < 0.7):
+                    self.change_over()
         self.check()
+
+    def change_over(self):
+        """Go on with the other run over the same output, the one that began with a savepoint or the one before it."""
+        self.state = STATE if self.state == SECOND else SECOND
+        self.savepoint = None if self.state == STATE else self.saved
 
     def start(self):
         world, rng = self.world, self.rng
@@ -277,8 +297,10 @@ class Life:
         around.clock, around.pause, around.settle = world.clock, world.pause, lambda: None
         around.launch = functools.partial(Launcher, world)
         mailbox = Mailbox()
-        if self.questions and self.savepoint is None and rng.random() < 0.5:
-            self.ask(mailbox)
+        if self.rivals and self.starts == 1:
+            self.ask(mailbox, "savepoint")
+        elif self.questions and self.savepoint is None and rng.random() < 0.5:
+            self.ask(mailbox, rng.choice(["rescale", "savepoint", "stop"]))
         layout, index = rng.choice([("auto", "auto"), ("range", "carousel"), ("copies", "bplus"), ("chain", "nested")])
         options = dt.Options(batch_rows=rng.choice([2, 9, 65536]), out_rows=rng.choice([3, 65536]), silence_seconds=2)
         workers = rng.choice([0, 2, 2, 3])
@@ -294,14 +316,15 @@ class Life:
         except dt.CheckpointError as error:
             return self.damaged(error)
         except dt.DovetailError as error:
+            if self.shop is None and re.search("was taken back to epoch|holds the output of another run", str(error)):
+                return "refused"
             if not world.since_start:
                 raise Failure(f"an error without a fault: {type(error).__name__}: {error}") from error
             return "failed"
         finally:
             mailbox.close("over")
 
-    def ask(self, mailbox):
-        kind = self.rng.choice(["rescale", "savepoint", "stop"])
+    def ask(self, mailbox, kind):
         argument = {"rescale": self.rng.choice([1, 2, 3]), "savepoint": f"/sim/saved-{self.starts}", "stop": None}[kind]
         answer = mailbox.ask(kind, argument)
         if kind == "savepoint":
@@ -360,7 +383,7 @@ class Life:
                 raise Failure(f"{name} is {shown} and should be {rows}")
         # A crash may leave half of a savepoint; and a loss of power brings back what was removed from a folder that
         # nobody uses any more.
-        others = ("/sim/saved",) if self.state == "/sim/state" else ("/sim/saved", "/sim/state/")
+        others = ("/sim/saved", f"{SECOND if self.state == STATE else STATE}/")
         mine = [p for p in self.world.disk.files if not p.startswith(others)]
         left_over = [p for p in mine if p.endswith(".tmp") or "/.staging" in p]
         if left_over:

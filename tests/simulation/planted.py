@@ -118,6 +118,21 @@ def what_is_late_is_decided_anew(patch):
 
 
 @planted
+def output_is_taken_back_before_it_changes_hands(patch):
+    """It will be signed in a moment."""
+    real = folder.FolderWriter._resume
+
+    def resume(self, known):
+        last = max([known["epoch"], *(epoch for epoch, _ in known["staged"])])
+        parts = [name for name in self._disk.names(self._path) if folder._is_part(name, self._extension)]
+        for name in reversed([name for name in parts if folder._epoch_of(name) > last]):
+            self._disk.remove(f"{self._path}/{name}")
+        real(self, known)
+
+    patch.setattr(folder.FolderWriter, "_resume", resume)
+
+
+@planted
 def what_was_shown_later_stays(patch):
     """There is nothing later: the last checkpoint is the last."""
     real = Disk.remove
