@@ -211,11 +211,11 @@ def size(rows=1 << 20):
             flow = telling(dt.null(), 1 << 40)
             with opened(flow, workers, place, 1e9, disk) as runner:
                 for number in range(1, ROUNDS + 1):
-                    before = sum(runner.rows_at[number - 1].values())
+                    before = sum(runner.trail.kept(number - 1).values())
                     read_until(runner, number * rows)
                     disk.sizes.clear()
                     runner.checkpoint()
-                    new = (sum(runner.rows_at[number].values()) - before) * ROW_BYTES
+                    new = (sum(runner.trail.kept(number).values()) - before) * ROW_BYTES
                     kinds = [sum(n for name, n in disk.sizes.items() if name.startswith(kind))
                              for kind in ("rows-", "state-")]  # fmt: skip
                     found.append((new, *kinds))
