@@ -27,6 +27,7 @@ from typing import Any
 from .engine import Flow
 from .engine.control import Mailbox
 from .engine.jobs import JobFolder, ask, clean, known_jobs, serving
+from .engine.physical import check_count
 from .engine.supervisor import detach, supervise, under_supervision
 from .errors import DovetailError, FlowError, JobError, nearest
 from .monitoring import Progress, job_details, job_table
@@ -127,7 +128,7 @@ def _run(given: argparse.Namespace, arguments: Sequence[str]) -> int:
         # What can be found to be wrong is found here.
         go = flow._ready(workers, given.checkpoint, given.fresh, given.savepoint, given.every, None, progress)
     except Exception as error:
-        if given.under:  # it would fail again
+        if given.under:  # whatever the user's file raises, it would raise it again
             text = _said(error) if isinstance(error, DovetailError) else f"{type(error).__name__}: {error}"
             JobFolder(given.under).end("failed", text)
         raise
@@ -261,8 +262,7 @@ def _stop(given: argparse.Namespace, _: Sequence[str]) -> int:
 
 
 def _rescale(given: argparse.Namespace, _: Sequence[str]) -> int:
-    if given.workers < 1:
-        raise FlowError(f"workers={given.workers}; give a number of processes, at least 1")
+    check_count(given.job, given.workers)
     ask(_found(given.job), "rescale", given.workers)
     print(f"job {given.job!r} goes on with {given.workers} worker{'s' if given.workers > 1 else ''}")
     return 0

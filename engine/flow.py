@@ -51,7 +51,7 @@ from .graph import (
 )
 from .job import Job
 from .keeper import keeping
-from .physical import MOST_WORKERS
+from .physical import check_count
 from .result import Result
 from .run import Status, run
 from .trail import Trail
@@ -240,10 +240,7 @@ class Flow:
         return explain(self.name, nodes, self._checked(workers), physical=physical, rate=rate, options=options)
 
     def _checked(self, workers: int) -> int:
-        if not isinstance(workers, int) or isinstance(workers, bool) or workers < 1:
-            raise FlowError(f"flow {self.name!r}: workers={workers!r}; give a number of processes, at least 1")
-        if workers > MOST_WORKERS:
-            raise FlowError(f"flow {self.name!r}: workers={workers}; a run has {MOST_WORKERS} at most")
+        check_count(self.name, workers)
         return workers
 
     def _repr_markdown_(self) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 from ..errors import FlowError
 from .control import Mailbox
+from .physical import check_count
 from .result import Result
 from .run import Status
 
@@ -66,8 +67,7 @@ class Job:
 
     def rescale(self, workers: int) -> None:
         """Go on with another number of workers, from a checkpoint that is made for it."""
-        if not isinstance(workers, int) or isinstance(workers, bool) or workers < 1:
-            raise FlowError(f"flow {self.name!r}: workers={workers!r}; give a number of processes, at least 1")
+        check_count(self.name, workers)
         self._ask("rescale", workers)
 
     def stop(self, *, savepoint: str | os.PathLike[str] | None = None) -> Result:

@@ -27,6 +27,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import zmq
@@ -44,7 +45,10 @@ TRAIL = "trail"
 
 LOST = "it was lost while it was asked, and goes on from its last checkpoint; ask again"
 
-VERBS = ("status", "savepoint", "stop", "rescale")
+VERBS: dict[str, tuple[type, ...]] = {
+    "status": (NoneType,), "savepoint": (str,), "stop": (str, NoneType), "rescale": (int,)
+}  # fmt: skip
+"""What can be asked, and of which type the argument of each is."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -191,8 +195,8 @@ def _asked(frames: list[bytes], mailbox: Mailbox, folder: JobFolder) -> "Future[
         if question.get("of", os.getpid()) != os.getpid():  # what it meant was said to another process
             wrong.set_exception(DovetailError(LOST))
             return wrong
-        if verb not in VERBS or not isinstance(argument, str | int | None):
-            raise ValueError(verb)
+        if type(argument) not in VERBS[verb]:
+            raise ValueError(f"{verb} with {argument!r}")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         wrong.set_exception(DovetailError(f"a job can be asked for {', '.join(VERBS)}, not: {error}"))
         return wrong

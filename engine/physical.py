@@ -30,6 +30,14 @@ MOST_WORKERS = 256
 """Of a run."""
 
 
+def check_count(flow: str, workers: object) -> None:
+    """Raise unless a flow can be given so many workers."""
+    if not isinstance(workers, int) or isinstance(workers, bool) or workers < 1:
+        raise FlowError(f"flow {flow!r}: workers={workers!r}; give a number of processes, at least 1")
+    if workers > MOST_WORKERS:
+        raise FlowError(f"flow {flow!r}: workers={workers}; a run has {MOST_WORKERS} at most")
+
+
 def join_rate(spec: JoinSpec, layout: Layout) -> float:
     """Return about how many rows a second of both inputs a join bears, each worker on a core of its own."""
     return 1e9 / price(spec, layout).busiest

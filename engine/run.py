@@ -35,7 +35,7 @@ from .cells import ParallelJoin, Workers
 from .control import Mailbox, Question
 from .graph import JoinNode, LateNode, MapNode, Node, WriteNode, reachable
 from .keeper import Keeper, new_lineage
-from .physical import MOST_WORKERS, check_memory, layout_of
+from .physical import check_count, check_memory, layout_of
 from .plan import needed_columns, source_groups
 from .processes import Processes
 from .reading import SourceState, due_in, idle_floor, next_source
@@ -332,8 +332,7 @@ class Runner:
             what = "rescale" if verb == "rescale" else "a savepoint"
             raise FlowError(f"flow {self.name!r}: {what} needs a run with checkpoint=…")
         if verb == "rescale":
-            if argument > MOST_WORKERS:
-                raise FlowError(f"flow {self.name!r}: workers={argument}; a run has {MOST_WORKERS} at most")
+            check_count(self.name, argument)
             self.check_workers(argument)
         elif argument is not None:
             assert self.keeper is not None

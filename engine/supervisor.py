@@ -109,7 +109,7 @@ class _Supervisor:
         return 0
 
     def _waits(self, seconds: float) -> bool:
-        """Wait; return whether it is to stop."""
+        """Wait; return whether it is to stop. No lock: a signal may come to who holds it."""
         until = time.monotonic() + seconds
         while not self.told and (left := until - time.monotonic()) > 0:
             time.sleep(min(left, LOOK_SECONDS / 10))

@@ -295,7 +295,10 @@ def test_what_cannot_go_on_is_not_tried_again(place):
 
 def test_a_job_is_not_asked_for_what_would_break_it(place):
     detached()
-    assert "workers=257; a run has 256 at most" in says("rescale", "pairs", "257", code=1)
+    assert "workers=257; a run has 256 at most" in says("rescale", "pairs", "257", code=2)
+    for wrong in (257, 0, -5):  # as another program might ask it
+        with pytest.raises(dt.DovetailError, match=f"workers={wrong}; "):
+            ask(JobFolder("pairs"), "rescale", wrong)
     for inside in ("state/saved", "out/deep/saved"):
         assert "which holds what this flow writes, and nothing else" in says("savepoint", "pairs", inside, code=1)
     says("stop", "pairs")
@@ -338,8 +341,10 @@ def test_strangers_questions_are_answered_with_what_can_be_asked(place):
     detached()
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
         socket.connect(f"ipc://{os.environ['DOVETAIL_RUNS']}/jobs/pairs/control.sock")
-        for wrong in ("", "{}", "[1]", '{"verb": "eval", "argument": "1"}', '{"verb": "stop", "argument": [1]}'):
-            socket.send_string(wrong)
+        typed = [("stop", 5), ("stop", [1]), ("savepoint", None), ("rescale", "2"), ("rescale", True), ("eval", "1")]
+        wrong = [json.dumps({"verb": verb, "argument": argument}) for verb, argument in [*typed, ([], 1)]]
+        for question in ["", "{}", "[1]", *wrong]:
+            socket.send_string(question)
             assert "a job can be asked for status, savepoint, stop, rescale" in json.loads(socket.recv())["error"]
     folder = Path(os.environ["DOVETAIL_RUNS"], "jobs", "pairs")
     assert folder.stat().st_mode & 0o077 == 0 and folder.parent.stat().st_mode & 0o077 == 0
