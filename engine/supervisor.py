@@ -172,4 +172,8 @@ def _ending(code: int) -> str:
 
 
 def _tail(path: Path) -> str:
-    return "\n".join(path.read_text(errors="replace").splitlines()[-20:]) if path.exists() else ""
+    """Return the last lines that were written; of a crash, what it was, and where, the innermost function first."""
+    lines = path.read_text(errors="replace").splitlines() if path.exists() else []
+    crash = max((at for at, line in enumerate(lines) if line.startswith("Fatal Python error")), default=len(lines))
+    current = next((at for at in range(crash, len(lines)) if lines[at].startswith("Current thread")), None)
+    return "\n".join(lines[-20:] if current is None else [lines[crash], *lines[current : current + 19]])

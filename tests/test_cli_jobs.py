@@ -237,10 +237,15 @@ BESIDE = """
             self.at += 1
             return pa.record_batch({"x": [self.at]})
 
-    def step(batch):
+    def step(batch, deep=30):
+        if deep:
+            return step(batch, deep - 1)
         if batch.column("x").to_pylist() == [8]:
-            os.abort()
+            careless()
         return batch
+
+    def careless():
+        os.abort()
 
     flow = dt.Flow("beside")
     flow.read(Rows(), name="well").write(dt.null())
@@ -257,6 +262,7 @@ def test_an_input_that_goes_on_does_not_make_up_for_one_that_kills_the_run(place
     assert end["outcome"] == "died"
     assert "This was the 4th attempt that came no further, from checkpoint" in end["message"]
     assert "rows 7 to 8 of read 'ill'" in end["message"]
+    assert "Fatal Python error: Aborted" in end["message"] and "in careless" in end["message"], "where it was"
     assert (place / "deaths").read_text() == "xxxx"
 
 
