@@ -30,10 +30,10 @@ for the same epoch and part, whether or not it was committed before, and committ
 once remembers the last epoch that it has committed. A writer that holds nothing of what is staged in memory says so
 with an attribute `stages_elsewhere = True`; for others checkpoints come sooner where results are many.
 
-To open a sink for going on changes nothing that anybody sees: another sink of the flow may find that it cannot. A writer
-can have `check_rewind(epoch, shown)`, which raises a `SinkError` if it cannot go on behind this epoch (`shown`: the last
-one that may have been committed; None: nobody knows), and `rewind(epoch, shown)`, which takes back what was shown after
-it. All are checked before the first is rewound. A `DurableWriter` keeps what is staged itself.
+To open a sink for going on changes nothing that anybody sees: another sink of the flow may find that it cannot. A
+writer can have `check_rewind(epoch, shown)`, which raises a `SinkError` if it cannot go on behind this epoch (`shown`:
+the last one that may have been committed; None: nobody knows), and `rewind(epoch, shown)`, which takes back what was
+shown after it. All are checked before the first is rewound. A `DurableWriter` keeps what is staged itself.
 
 Errors of the outside world (a missing file, a full disk) leave as `SourceError` or `SinkError` with the
 path in them; the run adds which step it was.
